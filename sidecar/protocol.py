@@ -54,8 +54,10 @@ class GpuReading(msgspec.Struct, omit_defaults=True):
 
     gpu_id: str
     utilisation: float | None = None  # share of time busy, 0..1
-    memory_used: int | None = None  # bytes
+    memory_used: int | None = None  # bytes, by whomever
     memory_total: int | None = None  # bytes
+    memory_own: int | None = None  # bytes that this launch's own processes hold; None: not known
+    memory_others: int | None = None  # bytes that anybody else holds; None: not known
     healthy: bool = True
     problem: str = ""
 

@@ -33,7 +33,7 @@ from sidecar.resources import limits
 from sidecar.resources.gpu_health import HangWatch
 from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
-from sidecar.resources.usage import UsageMeter
+from sidecar.resources.usage import UsageMeter, processor_seconds
 from sidecar.resources.usage import cpu_quota as own_quota
 from sidecar.source_watch import SourceWatch
 from sidecar.startup import log_format, preflight
@@ -405,7 +405,10 @@ class Sidecar:
         else:
             usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, wanted, usage.cpu_cores)
             usage.limit = wanted if usage.limited_by else None
-        return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
+        gpu_ids = shim.gpu_ids if alive else []
+        ours = gpu_ids and not self._probe.emulated and not self.settings.apart
+        pids = processor_seconds(Path("/proc"), shim.shim_pid)[0] if ours else None
+        return Sample(at, usage, tuple(self._probe.read(gpu_ids, usage, pids)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:
         """Return the last readings of the GPUs it has now, as unhealthy if the driver hangs."""

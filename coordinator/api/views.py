@@ -198,19 +198,21 @@ def growth_efficiency(efficiency: Efficiency) -> View:
     return {"per_unit": dict(efficiency.raw), "shares": dict(efficiency.share), "list": efficiency.list}
 
 
+READINGS = ("utilisation", "memory_used", "memory_own", "memory_others")  # of a GPU, by the sidecar of its job
+
+
 def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:
     doc = gpu.doc
     view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
     view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
     view |= {"problem": doc.get("problem") or doc.get("others") or None, "emulated": bool(doc.get("emulated"))}
-    view |= {"utilisation": None, "memory_used": None}
+    view |= dict.fromkeys(READINGS)
     if reading is not None:
         return view | {
-            "utilisation": reading.utilisation,
-            "memory_used": reading.memory_used,
+            **{field: getattr(reading, field) for field in READINGS},
             "memory_total": reading.memory_total or view["memory_total"],
         }
-    return view | {f: stored[f] for f in ("utilisation", "memory_used") if f in stored}
+    return view | {f: stored[f] for f in READINGS if f in stored}
 
 
 def node_load_view(load: NodeLoad, reported: NodeJobs | None) -> View:

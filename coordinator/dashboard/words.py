@@ -178,6 +178,14 @@ def size(value: float) -> str:
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
 
 
+def memory(gpu: View) -> str | None:
+    """The memory of a GPU in use, and how much of it others than its job hold; None where nothing is known."""
+    used, total = (measured(gpu.get(field), size) for field in ("memory_used", "memory_total"))
+    others = measured(gpu.get("memory_others") or None, size)
+    shown = f"{used} of {total}" if used and total else used or total
+    return f"{shown}, {others} by others" if others and used else shown
+
+
 def rate(value: float) -> str:
     """Bytes per second."""
     return f"{value / 2**20:.1f} MiB/s" if value >= 2**20 else f"{value / 2**10:.1f} KiB/s"

@@ -108,6 +108,8 @@ class GpuReadingRow(msgspec.Struct):
     utilisation: float | None = None
     memory_used: int | None = None
     memory_total: int | None = None
+    memory_own: int | None = None
+    memory_others: int | None = None
     healthy: bool = True
 
 

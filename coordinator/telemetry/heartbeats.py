@@ -77,7 +77,8 @@ def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> Doc:
         "gpus": [
             {
                 "gpu_id": g.gpu_id, "utilisation": g.utilisation, "memory_used": g.memory_used,
-                "memory_total": g.memory_total, "healthy": g.healthy,
+                "memory_total": g.memory_total, "memory_own": g.memory_own, "memory_others": g.memory_others,
+                "healthy": g.healthy,
             }
             for g in beat.gpus
         ],

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
-from coordinator.dashboard.words import measured, missed, size, starts, text
+from coordinator.dashboard.words import measured, memory, missed, starts, text
 from reshape.output.tables import LEAST, LONGEST, NONE, Cells, folded, middle_cut, plain, table, wrapped
 
 View = Mapping[str, Any]
@@ -93,7 +93,6 @@ def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
 
 
 def _gpu_cells(view: View) -> Cells:
-    used, total = (measured(view.get(f), size) for f in ("memory_used", "memory_total"))
     return (
         text(view.get("gpu_id")),
         text(view.get("node")),
@@ -102,7 +101,7 @@ def _gpu_cells(view: View) -> Cells:
         text(view.get("job_id")),
         text(view.get("held_by")),
         measured(view.get("utilisation"), "{:.0%}") or NONE,
-        f"{used} of {total}" if used and total else total or NONE,
+        memory(view) or NONE,
     )
 
 

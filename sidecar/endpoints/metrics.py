@@ -41,14 +41,20 @@ class _Collector:
 
     def _gpus(self) -> Iterator[Metric]:
         busy = GaugeMetricFamily("reshape_gpu_utilisation_ratio", "Share of time busy, 0 to 1", labels=["gpu_id"])
-        used = GaugeMetricFamily("reshape_gpu_memory_bytes", "Memory in use", labels=["gpu_id"])
+        memory = {
+            "memory_used": ("reshape_gpu_memory_bytes", "Memory in use by whomever"),
+            "memory_own": ("reshape_gpu_memory_own_bytes", "Memory that the trainer's processes hold, where known"),
+            "memory_others": ("reshape_gpu_memory_others_bytes", "Memory that anybody else holds, where known"),
+        }
+        held = {field: GaugeMetricFamily(*named, labels=["gpu_id"]) for field, named in memory.items()}
         for reading in self._sidecar.sample.gpus:
             if reading.utilisation is not None:
                 busy.add_metric([reading.gpu_id], reading.utilisation)
-            if reading.memory_used is not None:
-                used.add_metric([reading.gpu_id], reading.memory_used)
+            for field, metric in held.items():
+                if (size := getattr(reading, field)) is not None:
+                    metric.add_metric([reading.gpu_id], size)
         yield busy
-        yield used
+        yield from held.values()
 
 
 def _counter(name: str, what: str, value: float | None) -> Metric:

@@ -12,12 +12,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from sidecar.resources.gpus import Footprint, GpuProbe
+from sidecar.resources.gpus import SLACK, Footprint, GpuProbe
 
 log = logging.getLogger(__name__)
 
 READ_S, RELEASE_S, PAUSE_S = 3.0, 10.0, 0.05  # seconds: to read before a start, for the proof, between two looks
-SLACK = 256 << 20  # bytes that the driver may keep for itself
 
 
 class ReleaseProof:

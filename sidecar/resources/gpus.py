@@ -8,13 +8,19 @@ and by the node agent (`list_gpus`). pynvml is imported on first use: most machi
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from sidecar.protocol import GpuReading, Usage
+
+SLACK = 256 << 20  # bytes of a GPU that the driver may keep for itself
+MACHINE = "pid:[4026531836]"  # the machine's own PID namespace, whose number the kernel fixes
+DEVICE = "/dev/nvidia"
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,11 @@ class GpuProbe(Protocol):
 
     emulated: bool
 
-    def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
-        """One reading per id, in the same order. `usage` is what the trainer uses of the machine."""
+    def read(self, gpu_ids: Sequence[str], usage: Usage, pids: Collection[int] | None = None) -> list[GpuReading]:
+        """One reading per id, in the same order. `usage` is what the trainer uses of the machine.
+
+        `pids`: all processes of its launch, as /proc names them here; None if they cannot be told.
+        """
         ...
 
     def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
@@ -58,7 +67,7 @@ class EmulatedProbe:
         """`memory`: bytes of each GPU."""
         self._memory = memory
 
-    def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
+    def read(self, gpu_ids: Sequence[str], usage: Usage, pids: Collection[int] | None = None) -> list[GpuReading]:
         busy = None if usage.cpu_cores is None else min(1.0, usage.cpu_cores)
         return [GpuReading(gpu_id=gpu_id, utilisation=busy, memory_total=self._memory) for gpu_id in gpu_ids]
 
@@ -71,7 +80,7 @@ class NoProbe:
 
     emulated = False
 
-    def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
+    def read(self, gpu_ids: Sequence[str], usage: Usage, pids: Collection[int] | None = None) -> list[GpuReading]:
         return []
 
     def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
@@ -83,17 +92,18 @@ class NvmlProbe:
 
     emulated = False
 
-    def __init__(self, nvml: Any = None) -> None:
-        """`nvml`: replaces the module pynvml in tests."""
-        self._nvml = nvml
+    def __init__(self, nvml: Any = None, proc: Path = Path("/proc")) -> None:
+        """`nvml`, `proc`: replace the module pynvml and the kernel's folder in tests."""
+        self._nvml, self._proc = nvml, proc
         self._open = False
 
-    def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
+    def read(self, gpu_ids: Sequence[str], usage: Usage, pids: Collection[int] | None = None) -> list[GpuReading]:
         if not gpu_ids:
             return []
         if problem := self._start():
             return [GpuReading(gpu_id=gpu_id, healthy=False, problem=problem) for gpu_id in gpu_ids]
         readings = [self._one(gpu_id) for gpu_id in gpu_ids]
+        self._share([reading for reading in readings if reading.healthy], pids)
         if not all(reading.healthy for reading in readings):
             self._close()  # a driver that was reloaded answers only a fresh session
         return readings
@@ -110,12 +120,57 @@ class NvmlProbe:
             memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         except nvml.NVMLError:
             return None
+        running = self._running(handle) or {}
+        known = {pid: size for pid, size in running.items() if size is not None}
+        return Footprint(memory, frozenset(running), known)
+
+    def _running(self, handle: Any) -> dict[int, int | None] | None:
+        """Return the bytes, where they are known, of each process that computes on a GPU; None if NVML does not say."""
         try:
-            running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        except nvml.NVMLError:  # a slice of a GPU, or a container that may not know
-            running = []
-        known = {int(one.pid): size for one in running if isinstance(size := getattr(one, "usedGpuMemory", None), int)}
-        return Footprint(memory, frozenset(int(process.pid) for process in running), known)
+            running = list(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        except self._nvml.NVMLError:  # a slice of a GPU, or a container that may not know
+            return None
+        sizes = ((int(one.pid), getattr(one, "usedGpuMemory", None)) for one in running)
+        return {pid: size if isinstance(size, int) else None for pid, size in sizes}
+
+    def _share(self, readings: Sequence[GpuReading], pids: Collection[int] | None) -> None:
+        """Say in each reading how much of the memory these processes hold, and how much others do.
+
+        In a container NVML may name processes as the machine does. A name that is ours by chance is told by this: no
+        GPU is open in that process. If none of ours is named though one has a GPU open, nothing is known.
+        """
+        if pids is None or not readings:
+            return
+        nvml, held = self._nvml, dict[str, dict[int, int | None]]()
+        for reading in readings:
+            with contextlib.suppress(nvml.NVMLError):
+                if (running := self._running(nvml.nvmlDeviceGetHandleByUUID(reading.gpu_id))) is not None:
+                    held[reading.gpu_id] = running
+        named = {pid for running in held.values() for pid in running}
+        ours = named & set(pids) if self._same_names() else set(self._with_gpu(named & set(pids)))
+        if not ours and not self._same_names() and any(self._with_gpu(pids)):
+            return
+        for reading in readings:
+            own = [size for pid, size in held.get(reading.gpu_id, {}).items() if pid in ours]
+            known = [size for size in own if size is not None]
+            if reading.memory_used is None or reading.gpu_id not in held or len(known) < len(own):
+                continue
+            reading.memory_own = sum(known)
+            rest = reading.memory_used - reading.memory_own
+            reading.memory_others = rest if rest > SLACK else 0
+
+    def _same_names(self) -> bool:
+        """Return whether processes have the same names here as on the whole machine."""
+        with contextlib.suppress(OSError):
+            return str((self._proc / "self" / "ns" / "pid").readlink()) == MACHINE
+        return False
+
+    def _with_gpu(self, pids: Iterable[int]) -> Iterable[int]:
+        """Yield those of these processes that have a GPU open."""
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                if any(_names_gpu(file) for file in (self._proc / str(pid) / "fd").iterdir()):
+                    yield pid
 
     def _start(self) -> str | None:
         """Start NVML; return why it cannot be used, or None."""
@@ -136,7 +191,7 @@ class NvmlProbe:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu_id)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            memory = self._memory(handle)
         except nvml.NVMLError as error:
             return GpuReading(gpu_id=gpu_id, healthy=False, problem=f"GPU {gpu_id} cannot be read: {error}")
         try:
@@ -147,12 +202,26 @@ class NvmlProbe:
             return GpuReading(gpu_id=gpu_id, healthy=False, problem=f"GPU {gpu_id} cannot be read: {error}")
         return GpuReading(gpu_id=gpu_id, utilisation=busy, memory_used=memory.used, memory_total=memory.total)
 
+    def _memory(self, handle: Any) -> Any:
+        """Return the memory of a GPU; what is in use without what the driver keeps, where it tells these apart."""
+        nvml = self._nvml
+        with contextlib.suppress(AttributeError, TypeError, nvml.NVMLError):  # the module or the driver is too old
+            return nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
+
     def _close(self) -> None:
         self._open = False
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
             pass  # it had already gone
+
+
+def _names_gpu(file: Path) -> bool:
+    """Return whether this file descriptor of a process is of a GPU: /dev/nvidia0, not /dev/nvidiactl."""
+    with contextlib.suppress(OSError):
+        return str(file.readlink()).removeprefix(DEVICE).isdigit()
+    return False
 
 
 def probe_for(kind: str, memory: int | None) -> GpuProbe:

@@ -589,7 +589,11 @@ def test_the_end_is_told_when_nothing_of_the_trainer_is_left_on_its_gpu(
     monkeypatch.setenv("PYTHONPATH", f"{fake}:{ROOT}")
     launch = begin(gpus="nvml", heartbeat_s=0.1)
     launch.start(1, ("GPU-1",))
-    assert last(coordinator, lambda b: b.gpus, "readings").gpus[0].memory_used == 1 << 30
+    reading = last(coordinator, lambda b: b.gpus, "readings").gpus[0]
+    assert (reading.memory_used, reading.memory_own, reading.memory_others) == (1 << 30, 0, 1 << 30), "a stranger's"
+    metrics = launch.send("GET", "/metrics")[2].decode()
+    for field, held in (("memory", 1 << 30), ("memory_own", 0), ("memory_others", 1 << 30)):
+        assert float(metrics.split(f'\nreshape_gpu_{field}_bytes{{gpu_id="GPU-1"}} ')[1].split()[0]) == held
     last(coordinator, lambda b: b.progress.first_step_at, "a step")
     before = len((fake / "looks").read_text())
     (fake / "pids").write_text("1 2")

@@ -6,6 +6,7 @@ GPU the sets are the same one three times.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,14 +17,15 @@ import pytest
 
 from sidecar import warm
 from sidecar.protocol import Heartbeat
-from sidecar.resources.gpu_release import SLACK
-from sidecar.resources.gpus import Footprint, NvmlProbe, list_gpus
+from sidecar.resources.gpus import SLACK, Footprint, NvmlProbe, list_gpus
 from tests.fakes.sidecar_launch import Launch
 from tests.fakes.tiny_coordinator import TinyCoordinator, serving
 from tests.interpreters import python_with
 from tests.patience import eventually
 
 pytestmark = pytest.mark.gpu
+
+FOREIGN = 4 << 30  # bytes
 
 TORCH = """
 import torch
@@ -134,6 +136,42 @@ def test_it_trains_on_each_set_of_gpus_in_turn_and_gives_them_back(
         for gpu_id, one in after.items():
             assert trainer not in one.pids
             assert one.memory <= before[gpu_id].memory + SLACK
+
+
+@pytest.fixture
+def stranger(script: list[str], gpus: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Somebody else's process, which holds a tensor of `FOREIGN` bytes on the first GPU."""
+    tensor = f"torch.ones({FOREIGN}, dtype=torch.uint8, device='cuda')"
+    holds = f"import torch; x = {tensor}; print('holds', flush=True); input()"
+    given = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[0]}
+    with subprocess.Popen(
+        [script[0], "-c", holds], env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("script", ["torch"], indirect=True)
+def test_what_a_stranger_holds_of_a_gpu_is_shown_apart_from_the_jobs_memory(
+    coordinator: TinyCoordinator, launch: Launch, gpus: list[str], stranger: subprocess.Popen[str]
+) -> None:
+    launch.start(1, (gpus[0],))
+    told(coordinator, 1, lambda b: b.hook and b.gpus and b.gpus[0].utilisation, "it trains")
+    beats = len(coordinator.beats)
+    trains = told(coordinator, 1, lambda b: len(coordinator.beats) > beats + 1 and b.gpus, "a reading since")
+    reading = trains.gpus[0]
+    assert reading.memory_used is not None
+    assert reading.memory_used >= FOREIGN
+    if trains.shim.trainer_pid in held(gpus[:1])[gpus[0]].pids:
+        assert reading.memory_own is not None
+        assert reading.memory_others is not None
+        assert 1 << 26 < reading.memory_own < FOREIGN, "its context and a small model"
+        assert FOREIGN <= reading.memory_others <= reading.memory_used - reading.memory_own
+    else:  # NVML names processes as the machine does, and we are in a container
+        assert (reading.memory_own, reading.memory_others) == (None, None)
+    assert stranger.poll() is None
 
 
 def interpreter(beat: Heartbeat) -> int:

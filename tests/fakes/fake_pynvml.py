@@ -50,6 +50,8 @@ class FakeGpu:
     lost: bool = False
     has_utilisation: bool = True
     pids: list[int] = field(default_factory=list)  # that compute on it
+    sizes: dict[int, int | None] = field(default_factory=dict)  # bytes of those that hold other than 3 GiB
+    reserved: int = 0  # bytes of `used` that are the driver's own
     xids: list[int] = field(default_factory=list)  # that the driver has yet to tell
     has_events: bool = True
 
@@ -70,6 +72,7 @@ class _Event:
 class _Memory:
     used: int
     total: int
+    reserved: int = 0
 
 
 @dataclass
@@ -95,6 +98,7 @@ class FakeNvml:
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
     NVMLError_Timeout = NVMLError_Timeout
     nvmlEventTypeXidCriticalError = 8
+    nvmlMemory_v2 = 0x2000028
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
@@ -127,9 +131,11 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
         return handle.name
 
-    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> _Memory:
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> _Memory:
         if handle.lost:
             raise NVMLError_GpuIsLost("GPU is lost")
+        if version is not None:
+            return _Memory(handle.used - handle.reserved, handle.total, handle.reserved)
         return _Memory(handle.used, handle.total)
 
     def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> _Rates:
@@ -140,7 +146,7 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[_Process]:
         if handle.lost:
             raise NVMLError_GpuIsLost("GPU is lost")
-        return [_Process(pid) for pid in handle.pids]
+        return [_Process(pid, handle.sizes.get(pid, 3 << 30)) for pid in handle.pids]
 
     def nvmlDeviceGetSupportedEventTypes(self, handle: FakeGpu) -> int:
         return 8 if handle.has_events else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from coordinator.api.views import gpu_view, job_view, pods_view
@@ -84,6 +85,19 @@ def test_a_gpu_shows_its_newest_reading_else_the_stored_one() -> None:
     assert (live["utilisation"], live["memory_used"], live["memory_total"], live["held_by"]) == (0.5, 4, 16, "one")
     assert gpu_view(record, None, {"utilisation": 0.1})["utilisation"] == 0.1
     assert gpu_view(record, None, {})["utilisation"] is None
+
+
+def test_a_gpu_shows_what_its_job_holds_apart_from_what_others_hold() -> None:
+    (gpu,) = mine("a")
+    record = GpuRecord({**gpu.doc, "gpu_id": "a", "node": "n", "gpu_type": "T", "memory_total": 80})
+    beat = seen(steps=40)
+    beat.gpus = [GpuReading("a", memory_used=26, memory_own=3, memory_others=23)]
+    for view in (gpu_view(record, beat.gpus[0], {}),
+                 gpu_view(record, None, heartbeat_row(job(s.RUNNING, "a"), beat, 7.0)["gpus"][0])):  # fmt: skip
+        assert (view["memory_used"], view["memory_own"], view["memory_others"]) == (26, 3, 23)
+    old = msgspec.json.decode(b'{"gpu_id": "a", "memory_used": 26}', type=GpuReading)  # of an older sidecar
+    shown = gpu_view(record, old, {})
+    assert (shown["memory_used"], shown["memory_own"], shown["memory_others"]) == (26, None, None)
 
 
 def test_what_is_kept_of_a_heartbeat_is_enough_to_show_the_job_after_a_restart() -> None:

@@ -268,6 +268,14 @@ def test_the_memory_of_a_gpu_is_never_cut() -> None:
     assert "4.0 GiB of 16.0 GiB" in render.gpus([{**row, "memory_used": 4 * 2**30}], 60)
 
 
+def test_the_memory_of_a_gpu_that_others_hold_is_said() -> None:
+    gpu = {"memory_total": 80 * 2**30, "memory_used": 26 * 2**30, "memory_own": 3 * 2**30, "memory_others": 23 * 2**30}
+    assert words.memory(gpu) == "26.0 GiB of 80.0 GiB, 23.0 GiB by others"
+    assert words.memory({**gpu, "memory_others": 0}) == words.memory({**gpu, "memory_others": None})
+    assert words.memory({"memory_total": 2**30}) == "1.0 GiB"
+    assert words.memory({}) is None
+
+
 def test_where_all_fits_there_is_a_line_per_job() -> None:
     lines = job_table.table([{"job_id": "a", "state": "running", "message": "moves"}], 1000.0, 120).splitlines()
     assert (len(lines), lines[1].endswith("moves")) == (2, True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 
 from sidecar.protocol import GpuReading, Usage
-from sidecar.resources.gpus import DeviceInfo, EmulatedProbe, NvmlProbe, list_gpus, probe_for
+from sidecar.resources.gpus import MACHINE, SLACK, DeviceInfo, EmulatedProbe, NvmlProbe, list_gpus, probe_for
 from tests.fakes import fake_pynvml
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
 
@@ -43,6 +44,86 @@ def test_only_the_gpus_that_were_given_are_asked() -> None:
 def test_a_gpu_that_does_not_tell_its_utilisation_is_healthy() -> None:
     reading = NvmlProbe(FakeNvml([FakeGpu("GPU-1", has_utilisation=False)])).read(["GPU-1"], IDLE)[0]
     assert reading.healthy and reading.utilisation is None and reading.memory_used == 1 << 30
+
+
+GIB = 1 << 30
+OURS, CHILD, STRANGER = 10, 11, 77
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """The kernel's folder of a machine on which two processes of ours have a GPU open, and a third has none."""
+    for pid, files in {
+        OURS: ["/dev/nvidiactl", "/dev/nvidia0"],
+        CHILD: ["/dev/nvidia0"],
+        12: ["/dev/nvidiactl"],
+    }.items():
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+        for number, file in enumerate(files):
+            (tmp_path / str(pid) / "fd" / str(number)).symlink_to(file)
+    (tmp_path / "self" / "ns").mkdir(parents=True)
+    (tmp_path / "self" / "ns" / "pid").symlink_to(MACHINE)
+    return tmp_path
+
+
+def in_a_container(proc: Path) -> None:
+    (proc / "self" / "ns" / "pid").unlink()
+    (proc / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
+
+
+def shares(gpu: FakeGpu, proc: Path, pids: set[int] | None) -> tuple[int | None, int | None, int | None]:
+    """What is read of a GPU: in use, by these processes, by others."""
+    reading = NvmlProbe(FakeNvml([gpu]), proc).read([gpu.uuid], IDLE, pids)[0]
+    assert reading.healthy
+    return reading.memory_used, reading.memory_own, reading.memory_others
+
+
+@pytest.mark.parametrize("container", [False, True])
+def test_what_a_stranger_holds_of_a_gpu_is_not_the_jobs(proc: Path, container: bool) -> None:
+    if container:
+        in_a_container(proc)
+    sizes: dict[int, int | None] = {OURS: 2 * GIB, CHILD: GIB, STRANGER: 23 * GIB}
+    gpu = FakeGpu("GPU-1", used=26 * GIB + GIB // 2, total=80 * GIB, pids=list(sizes), sizes=sizes, reserved=GIB // 2)
+    assert shares(gpu, proc, {OURS, CHILD, 12}) == (26 * GIB, 3 * GIB, 23 * GIB)
+
+
+def test_a_stranger_that_is_not_listed_is_seen_by_what_is_missing(proc: Path) -> None:
+    gpu = FakeGpu("GPU-1", used=26 * GIB, total=80 * GIB, pids=[OURS])
+    assert shares(gpu, proc, {OURS}) == (26 * GIB, 3 * GIB, 23 * GIB)
+    gpu.used = 3 * GIB + SLACK  # which the driver may keep
+    assert shares(gpu, proc, {OURS}) == (gpu.used, 3 * GIB, 0)
+
+
+def test_where_processes_have_other_names_nothing_is_said(proc: Path) -> None:
+    """NVML may name those of a container as the machine does, and one of those numbers may be ours here, too."""
+    in_a_container(proc)
+    assert shares(FakeGpu("GPU-1", pids=[4711, 12]), proc, {OURS, 12}) == (GIB, None, None)
+    assert shares(FakeGpu("GPU-1", pids=[4711]), proc, {12}) == (GIB, 0, GIB)  # none of ours has a GPU open
+    assert shares(FakeGpu("GPU-1", pids=[4711]), proc, None) == (GIB, None, None)
+
+
+def test_what_a_process_does_not_say_is_not_guessed(proc: Path) -> None:
+    assert shares(FakeGpu("GPU-1", pids=[OURS, CHILD], sizes={CHILD: None}), proc, {OURS, CHILD}) == (GIB, None, None)
+
+
+def test_where_processes_are_not_told_nothing_is_said(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: FakeNvml, handle: FakeGpu) -> None:
+        raise fake_pynvml.NVMLError_NotSupported("not supported")
+
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetComputeRunningProcesses", refuses)
+    assert shares(FakeGpu("GPU-1", pids=[OURS]), proc, {OURS}) == (GIB, None, None)
+
+
+def test_the_shares_of_two_gpus_are_told_apart(proc: Path) -> None:
+    in_a_container(proc)
+    gpus = FakeGpu("GPU-1", used=3 * GIB, pids=[OURS]), FakeGpu("GPU-2", used=3 * GIB, pids=[STRANGER])
+    readings = NvmlProbe(FakeNvml(list(gpus)), proc).read(["GPU-1", "GPU-2"], IDLE, {OURS})
+    assert [(r.memory_own, r.memory_others) for r in readings] == [(3 * GIB, 0), (0, 3 * GIB)]
+
+
+def test_an_older_driver_counts_what_it_keeps_as_in_use(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeNvml, "nvmlMemory_v2")
+    assert shares(FakeGpu("GPU-1", used=4 * GIB, reserved=GIB, pids=[OURS]), proc, {OURS})[0] == 4 * GIB
 
 
 def test_a_lost_or_unknown_gpu_is_unhealthy_and_the_others_are_not() -> None:
@@ -83,11 +164,12 @@ def test_a_machine_without_driver_has_no_gpus() -> None:
 
 def test_the_fake_has_the_names_of_the_real_pynvml() -> None:
     real = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (extra `gpu`)")
-    functions = [name for name in vars(FakeNvml) if name.startswith("nvml") and name != "nvmlEventTypeXidCriticalError"]
+    functions = [name for name in vars(FakeNvml) if name.startswith("nvml") and callable(getattr(FakeNvml, name))]
     assert len(functions) >= 9
     for name in functions:
         mine, theirs = (list(inspect.signature(getattr(m, name)).parameters) for m in (FakeNvml([]), real))
         assert mine == theirs[: len(mine)], name
+    assert real.nvmlMemory_v2 == FakeNvml.nvmlMemory_v2
     assert real.nvmlEventTypeXidCriticalError == FakeNvml.nvmlEventTypeXidCriticalError
     for name in (n for n in vars(FakeNvml) if n.startswith("NVMLError")):
         assert issubclass(getattr(real, name), real.NVMLError), name

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sidecar.resources import gpu_release
-from sidecar.resources.gpu_release import SLACK, ReleaseProof
-from sidecar.resources.gpus import EmulatedProbe, Footprint, NoProbe, NvmlProbe
+from sidecar.resources.gpu_release import ReleaseProof
+from sidecar.resources.gpus import SLACK, EmulatedProbe, Footprint, NoProbe, NvmlProbe
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
 
 FOREIGN = 77  # computes on the GPU before our trainer and after it
