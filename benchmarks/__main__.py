@@ -37,14 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if options.gpu and options.names != ["gap"]:
+        parser.error("--gpu is of gap alone: python -m benchmarks gap --gpu")
+    if not options.gpu and (options.models or options.rounds or options.most_s):
+        parser.error("--models, --rounds and --most-s are of gap --gpu")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM here ends the trainings, too
     where, what = machine(), versions()
     if not options.json:
-        print(heading(where, what), flush=True)
+        print(heading(where, what, emulated=not options.gpu), flush=True)
     results: list[Result] = []
     for name in options.names or NAMES:
         try:
-            result = importlib.import_module(f"benchmarks.{name}").run(options)
+            module = "gap_on_gpus" if options.gpu else name
+            result = importlib.import_module(f"benchmarks.{module}").run(options)
         except (WrongAnswer, ReshapeError) as wrong:
             print(f"{name}: {wrong}", file=sys.stderr)
             return 1
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\n{result.as_text()}", flush=True)
     if options.json:
         print(json.dumps({"machine": where, "versions": what, "benchmarks": [r.as_json() for r in results]}))
-    return 0
+    return 1 if any(result.wrong for result in results) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +73,29 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="smallest sizes, gap without Keras and PyTorch: shows that it works, the numbers say little",
     )
+    on_gpu = parser.add_argument_group("gap on a real GPU")
+    on_gpu.add_argument(
+        "--gpu",
+        action="store_true",
+        help="large models on a real GPU: kill and run again, cold start, waiting interpreter, state held on the GPU",
+    )
+    on_gpu.add_argument(
+        "--models",
+        metavar="NAMES",
+        help="some of resnet50, 124m, 350m, 1.3b, tiny (also on the CPU), with commas between; -cpu behind a name: "
+        "the script makes it on the CPU; default resnet50,124m,350m,1.3b,1.3b-cpu",
+    )
+    on_gpu.add_argument("--rounds", type=_count, metavar="N", help="stops and starts of each, at most; default 3")
+    on_gpu.add_argument(
+        "--most-s", type=_count, metavar="SECONDS", help="end after so long with what was measured; default never"
+    )
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """One benchmark's outcome. `goals` are ids of the performance goals, `sizes` what was run."""
+    """One benchmark's outcome. `goals` are ids of the performance goals, `sizes` what was run.
+
+    `wrong`: wrong answers of code whose times are reported all the same; they make the run fail.
+    """
 
     name: str
     goals: str
@@ -57,6 +60,7 @@ class Result:
     rows: list[Row]
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,6 +75,7 @@ class Result:
             table(["", "OURS", self.against.upper(), "RATIO", "GOAL'S FLOOR"], rows),
             *(f"\n{t.title}\n{table(t.columns, [list(row) for row in t.rows])}" for t in self.tables),
             *(f"\n{note}" for note in self.notes),
+            *(f"\nWrong: {one}" for one in self.wrong),
         ]
         return "\n".join(parts)
 
@@ -97,9 +102,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def heading(where: dict[str, Any], what: dict[str, str]) -> str:
+def heading(where: dict[str, Any], what: dict[str, str], emulated: bool = True) -> str:
     busy = f"load {where['load']:.1f}" + (": busy, trust only ratios" if where["load"] > 0.5 else "")
-    first = f"{where['cpu']}, {where['cores']} cores, {where['system']}, {busy}; emulated GPUs"
+    first = f"{where['cpu']}, {where['cores']} cores, {where['system']}, {busy}" + (
+        "; emulated GPUs" if emulated else ""
+    )
     return first + "\n" + ", ".join(f"{name} {version}" for name, version in what.items())
 
 

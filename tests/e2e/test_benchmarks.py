@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gap_on_gpus import WAYS
+from tests.interpreters import python_with
 from tests.patience import patient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,18 @@ def test_the_extender_costs_little_beside_a_bare_handler(reports: dict[str, Any]
     """At twice the floor that the benchmark states: both sides ran in turns on the same busy machine."""
     session = rows(reports["extender"])["one session"]
     assert session["ratio"] <= 2 * session["floor"]
+
+
+def test_the_gap_of_a_real_framework_is_measured_in_each_way_and_its_state_is_the_same() -> None:
+    if python_with("torch") is None:
+        pytest.skip("no Python here has PyTorch; make frameworks installs it")
+    process = bench("gap", "--gpu", "--models", "tiny", "--rounds", "1", "--json")
+    text, errors = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 0, errors[-3000:]
+    report = json.loads(text)["benchmarks"][0]
+    assert report["wrong"] == []
+    stages = {row[2]: row[-2:] for row in report["tables"][0]["rows"]}
+    assert stages == {way: ["1 of 1", "1 of 1"] for way in WAYS}  # the next step, with the same state
 
 
 def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
