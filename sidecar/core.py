@@ -235,7 +235,8 @@ def settled(state: SidecarState) -> bool:
 
 def running(state: SidecarState) -> bool:
     """True if a trainer runs, by the last status."""
-    return state.shim is not None and state.ended is None and trainer_end(state.shim) is None
+    trains = state.shim is not None and state.ended is None and trainer_end(state.shim) is None
+    return trains and state.shim is not None and state.shim.trainer != "frozen"
 
 
 def leaving(state: SidecarState) -> bool:

@@ -29,7 +29,7 @@ HEADER_JOB = "X-Reshape-Job"
 HEADER_LAUNCH = "X-Reshape-Launch"
 HEADER_SIGNATURE = "X-Reshape-Signature"
 
-Trainer = Literal["none", "running", "stopping", "exited"]
+Trainer = Literal["none", "running", "stopping", "frozen", "exited"]
 
 
 class Progress(msgspec.Struct, omit_defaults=True):
@@ -114,6 +114,9 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     spawn_at: float | None = None  # this trainer spawned
     output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
     patient: bool = False  # whether it was asked to stop and no SIGKILL follows before it has answered
+    freezes: bool = False  # whether it can freeze trainers by the driver's checkpoint calls (`freezer.py`)
+    unfrozen: str = ""  # why the newest command to freeze this trainer, or to thaw it, was not carried out
+    unfrozen_by: str = ""  # that command
     taken: str = ""  # why nothing was started: one of its GPUs is used by somebody else of this machine
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
@@ -200,6 +203,7 @@ class StopCall(msgspec.Struct, kw_only=True):
     grace_s: float
     wait: bool = False  # for one that announced that it saves when asked, without a SIGKILL: it ends at a safe point
     in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
+    freeze: bool = False  # in host memory instead, by the driver; one that cannot be frozen trains on
     unasked: bool = False  # nobody asked for it: refused (409) where the next start would run other code
 
 

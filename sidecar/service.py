@@ -395,7 +395,7 @@ class Sidecar:
 
     def _take(self, shim: ShimStatus, at: float) -> Sample:
         """Measure usage and GPUs and apply the limit, in the sampling thread."""
-        alive = shim.trainer in ("running", "stopping")
+        alive = shim.trainer in ("running", "stopping", "frozen")
         usage = self.meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
         wanted = self._limit.cores if at < self._limit.until else None
         if self.settings.launch.pod:

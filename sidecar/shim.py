@@ -44,7 +44,7 @@ FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
     "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None, "cold": "",
-    "patient": False, "taken": "",
+    "patient": False, "taken": "", "unfrozen": "", "unfrozen_by": "",
 }  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def part(name: str) -> Any:
     return module
 
 
-CONTAINER, WARM, MEMORY, LOCKS = map(part, ("container", "warm", "memory", "gpu_locks"))
+CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memory", "gpu_locks", "freezer"))
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -295,7 +295,7 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
-        self.status.update(unfit="", warm="", warm_s=None, in_memory=None)
+        self.status.update(unfit="", warm="", warm_s=None, in_memory=None, freezes=False)
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
@@ -327,6 +327,8 @@ class Shim:
         self.reports = ReportPipe(self, launch.pod)
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
         self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
+        self.freezer: Any = FREEZER and FREEZER.Freezer(self, say, Refused)
+        self.status["freezes"] = bool(self.freezer and not self.freezer.unable())
         if launch.pod and os.path.exists("shim.state"):
             self._go_on()
         elif self.status["unfit"]:
@@ -346,7 +348,7 @@ class Shim:
             return
         self.done = done
         self.status.update(status, shim_pid=os.getpid(), lease_deadline=0.0, ending=False)
-        if self.status["trainer"] in ("running", "stopping"):
+        if self.status["trainer"] in ("running", "stopping", "frozen"):
             note = "its container ended with it and was started again"
             self.status.update(trainer="exited", trainer_pid=None, exit_code=-9, exit_note=note, exit_at=boottime())
 
@@ -376,9 +378,13 @@ class Shim:
                 return
             if generation < self.status["generation"]:
                 raise Refused("old generation", 409)
+            if ask["do"] == "stop" and ask.get("freeze") is True:
+                self._freeze(ask)
+                return
             {"start": self._start, "stop": self._stop, "checkpoint": self._checkpoint}[ask["do"]](ask)
-            self.status.update(generation=generation, command_id=command[1])
-            self.done = [*self.done[1 - MOST_COMMANDS :], command]
+            self.obeyed(ask)
+        elif ask["do"] == "renew" and self.status["trainer"] == "frozen":
+            pass  # without a GPU it needs no lease
         elif ask["do"] == "renew":
             self.status["lease_deadline"] = self._lease(float(ask["deadline"]))
             if len(self.clients) == 1:  # whom the answer tells
@@ -392,6 +398,18 @@ class Shim:
         else:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
 
+    def obeyed(self, ask: "dict[str, Any]") -> None:
+        """Note that a command was carried out: none that is older is obeyed any more."""
+        command = ask["do"], str(ask["command_id"])
+        self.status.update(generation=int(ask["generation"]), command_id=command[1])
+        self.done = [*self.done[1 - MOST_COMMANDS :], command]
+
+    def _freeze(self, ask: "dict[str, Any]") -> None:
+        """Begin to freeze the trainer. The command counts as obeyed once it is frozen; else it trains on."""
+        if not self.freezer:
+            raise Refused("this launch cannot freeze its trainer")
+        self.freezer.freeze(ask, family(self._strangers()))
+
     def _lease(self, asked: float) -> float:
         """Return the later deadline, as replies may come late; but after an endless lease the one that is asked for."""
         held = self.status["lease_deadline"]
@@ -401,6 +419,9 @@ class Shim:
         launch, gpu_ids = self.launch, [str(gpu) for gpu in ask["gpu_ids"]]
         checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(self._devices(gpu_ids))
         lease = self._lease(float(ask.get("lease_deadline") or 0))
+        if self.alive and not self.ending and self.status["trainer"] == "frozen":
+            self.freezer.thaw(ask, gpu_ids, lease)
+            return
         if self.alive or self.ending:
             raise Refused("a trainer is still running here; stop it first", 409)
         given = gpu_ids if launch.visible_gpus is None else launch.visible_gpus
@@ -410,7 +431,7 @@ class Shim:
             raise Refused("`checkpoint` must be a plain name inside the job's folder")
         if lease and boottime() >= lease - launch.grace_s:
             raise Refused("the lease of this trainer is over already; renew it and start again")
-        taken = self._lock_gpus(gpu_ids)
+        taken = self.lock_gpus(gpu_ids)
         if taken:
             say(taken)
             self.status.update(FRESH, lease_deadline=lease, trainer="exited", taken=taken, exit_at=boottime())
@@ -423,22 +444,22 @@ class Shim:
         self.env = self.warm.environment(env) if self.warm else env
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
 
-    def _lock_gpus(self, gpu_ids: "list[str]") -> str:
+    def lock_gpus(self, gpu_ids: "list[str]") -> str:
         """Lock these real GPUs for the whole machine. Return why not, in which case none is; empty if all are."""
-        self._unlock_gpus()
+        self.unlock_gpus()
         try:
             for gpu in gpu_ids if LOCKS and self.launch.gpus == "nvml" and not self.launch.pod else ():
                 lock = LOCKS.take(gpu)
                 if lock is None:
                     user = LOCKS.described(LOCKS.holder(gpu) or 0)
-                    self._unlock_gpus()
+                    self.unlock_gpus()
                     return f"GPU {gpu} is used by {user}, which is not of this `reshape up`"
                 self.gpus[gpu] = lock
         except LOCKS.Unusable as fault:  # train all the same: only others of the machine could take it, too
             say(str(fault))
         return ""
 
-    def _unlock_gpus(self) -> None:
+    def unlock_gpus(self) -> None:
         for lock in self.gpus.values():
             os.close(lock)
         self.gpus = {}
@@ -476,7 +497,7 @@ class Shim:
             what, why = getattr(fault, "filename", None) or launch.command[0], getattr(fault, "strerror", None) or fault
             self.status.update(exit_note=f"cannot start {what!r} ({why}); correct the job's command", trainer="exited")
             say(self.status["exit_note"])
-            self._unlock_gpus()
+            self.unlock_gpus()
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
     def _wait(self, env: "dict[str, str]", connection: int) -> Child:
@@ -487,7 +508,8 @@ class Shim:
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
         ours = (self.sidecar, self.copy and self.copy.writer)
-        return [*filter(None, ours), *(self.warm.strangers() if self.warm else [])]
+        more = (part.strangers() for part in (self.warm, self.freezer) if part)
+        return [*filter(None, ours), *(child for children in more for child in children)]
 
     def _devices(self, gpu_ids: "list[str]") -> "list[str]":
         """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
@@ -513,6 +535,8 @@ class Shim:
 
         `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
         """
+        if self.status["trainer"] == "frozen":
+            kill_at = boottime()  # it cannot answer
         self.kill_at, self.in_place = min(self.kill_at, kill_at), in_place
         self.status["patient"] = self.alive and self.kill_at == NEVER
         if self.copy and not in_place:
@@ -608,7 +632,7 @@ class Shim:
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             if due or not self._trains_on(self.trainer, now):
                 self._clear(self.trainer, now)
-        for part in filter(None, (self.warm, self.copy)):
+        for part in filter(None, (self.warm, self.copy, self.freezer)):
             part.tick(now)
         self._keep_sidecar(now)
 
@@ -670,9 +694,10 @@ class Shim:
             code = trainer.returncode or self.end_code
             if code == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
-            self._unlock_gpus()
+            self.unlock_gpus()
             self.alive, quiet = False, code == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
+            note = (self.freezer and self.freezer.ended()) or note
             self.status.update(trainer="exited", trainer_pid=None, exit_code=code, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)
         savers = self._savers()  # what these print to, and whom they have started, is asked after them
@@ -742,7 +767,7 @@ class Shim:
         now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
         late = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
         busy = self.ending or self.held or (self.launch.sidecar and not self.sidecar)
-        busy = busy or any(part.busy for part in (self.warm, self.copy) if part)
+        busy = busy or any(part.busy for part in (self.warm, self.copy, self.freezer) if part)
         self.calm = late and not busy and self.kill_at == NEVER
         often = (self.warm and self.warm.strict) or (self.trainer and self.trainer.came > MUCH)
         self.tick_s = TICK_S if not self.calm else MUCH_TICK_S if often else CALM_TICK_S

@@ -24,7 +24,7 @@ def pause(
     one.status, one.ending, one.kill_at = {**CALM, **status}, False, kill_at
     one.launch = SimpleNamespace(sidecar=["x"], grace_s=GRACE_S)  # type: ignore[assignment]
     one.sidecar, one.warm = object(), SimpleNamespace(busy=busy, strict=strict)  # type: ignore[assignment]
-    one.copy, one.held = None, held or {}
+    one.copy, one.freezer, one.held = None, None, held or {}
     one.trainer = SimpleNamespace(came=came)  # type: ignore[assignment]
     return one._pace()
 

@@ -1,0 +1,380 @@
+"""Freezes a training in host memory, and thaws it, by the checkpoint calls of NVIDIA's driver (570 and newer).
+
+What is on the GPU comes into the memory of the process, which lives on without a GPU and waits in its next CUDA call.
+Promises: what the driver cannot freeze trains on unharmed, with a sentence that says why; the end of a freeze is told
+once its GPU is given back; a thaw is not begun on a GPU without room for it. `Freezer` belongs to the shim, which loads
+this file from its folder; the driver is called in a child of it, this file as a program, so that a driver that hangs
+blocks nobody. Standard library, Python 3.8. Measured on an H100 with driver 580; several GPUs of one node are not.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Iterable
+
+LOCK_MS = 10_000  # for work that the GPU has begun
+GIVEN_BACK_S = 10.0  # within which NVML must not name the process any more
+LONGEST_S = 900.0  # of the driver's calls: 60 GB took 30 s
+SLACK = 256 << 20  # bytes that must stay free on a GPU beside what is thawed
+RUNNING, LOCKED, FROZEN = 0, 1, 2  # CUprocessState
+DEVICE = "/dev/nvidia"
+ALONE = "the driver freezes a training with one process on one GPU"
+LOST = "it ended while it was frozen in memory, with all that it had not saved"
+PR_SET_PDEATHSIG = 1
+
+
+class Unfit(Exception):
+    """It cannot be done, and nothing has changed. The one argument is a sentence without its end."""
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("part", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+class Driver:
+    """The driver's two libraries, loaded by the child."""
+
+    def __init__(self) -> None:
+        try:
+            self.cuda, self.nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError as fault:
+            raise Unfit(f"there is no NVIDIA driver here ({fault})")
+        if not hasattr(self.cuda, "cuCheckpointProcessLock"):
+            raise Unfit("the NVIDIA driver cannot freeze trainings; 570 is the first that can")
+        for code, what in ((self.nvml.nvmlInit_v2(), "NVML"), (self.cuda.cuInit(0), "CUDA")):
+            if code:
+                raise Unfit(f"{what} does not start (error {code}); check the NVIDIA driver of this machine")
+
+    def state(self, pid: int) -> "int | None":
+        """Return the state of a process; None if it does not use CUDA."""
+        found = ctypes.c_int(-1)
+        return None if self.cuda.cuCheckpointProcessGetState(pid, ctypes.byref(found)) else found.value
+
+    def call(self, verb: str, pid: int, *arguments: bytes) -> int:
+        """Call cuCheckpointProcess`verb`; return its error, 0 if there is none. `arguments`: of its structure."""
+        given = ctypes.create_string_buffer(b"".join(arguments), 64)
+        return int(getattr(self.cuda, f"cuCheckpointProcess{verb}")(pid, given))
+
+    def restore(self, pid: int, old: str, new: str) -> int:
+        """Give a frozen process the GPU `new` in place of `old`; return the error."""
+        pair = ctypes.create_string_buffer(uuid(old) + uuid(new), 32)
+        return self.call("Restore", pid, bytes(ctypes.c_uint64(ctypes.addressof(pair))), bytes(ctypes.c_uint32(1)))
+
+    def device(self, gpu: str) -> ctypes.c_void_p:
+        handle = ctypes.c_void_p()
+        if code := self.nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(handle)):
+            raise Unfit(f"GPU {gpu} cannot be read (NVML's error {code})")
+        return handle
+
+    def kind(self, gpu: str) -> str:
+        """Return the name of a GPU's type."""
+        found = ctypes.create_string_buffer(96)
+        self.nvml.nvmlDeviceGetName(self.device(gpu), found, 96)
+        return found.value.decode(errors="replace")
+
+    def memory(self, gpu: str) -> Memory:
+        found = Memory()
+        if code := self.nvml.nvmlDeviceGetMemoryInfo(self.device(gpu), ctypes.byref(found)):
+            raise Unfit(f"GPU {gpu} cannot be read (NVML's error {code})")
+        return found
+
+    def held(self, gpu: str) -> "dict[int, int]":
+        """Return the bytes that each process holds of a GPU."""
+        count, found = ctypes.c_uint(1024), (Process * 1024)()
+        if code := self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device(gpu), ctypes.byref(count), found):
+            raise Unfit(f"GPU {gpu} cannot be read (NVML's error {code})")
+        return {one.pid: one.memory for one in found[: count.value]}
+
+
+def uuid(gpu: str) -> bytes:
+    """Return the 16 bytes of a GPU's id."""
+    try:
+        return bytes.fromhex(gpu.partition("-")[2].replace("-", ""))
+    except ValueError:
+        raise Unfit(f"{gpu} is not the UUID of a GPU")
+
+
+def opens_gpu(pid: int) -> bool:
+    """Return whether a process has a GPU open."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/{pid}/fd/{number}")
+                if name.startswith(DEVICE) and name[len(DEVICE) :].isdigit():
+                    return True
+    return False
+
+
+def threads(pid: int) -> str:
+    """Return the names of a process' threads, in lower case."""
+    found = ""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/comm") as file:
+                found += file.read().lower()
+    return found
+
+
+def chosen(driver: Driver, pids: "list[int]", gpu: str, room: int) -> "tuple[int, int]":
+    """Return the one process that can be frozen, and the bytes that it holds of its GPU. Raises Unfit."""
+    states = {pid: driver.state(pid) for pid in pids}
+    with_gpu = [pid for pid in pids if states[pid] is not None or opens_gpu(pid)]
+    if not with_gpu:
+        raise Unfit("none of its processes uses a GPU yet; try again once it trains")
+    if len(with_gpu) > 1:
+        raise Unfit(f"{len(with_gpu)} of its processes have a GPU open; {ALONE}")
+    pid = with_gpu[0]
+    if states[pid] != RUNNING:
+        raise Unfit(
+            f"the driver says that its process is in state {states[pid]}, not running; try again once it trains"
+        )
+    if "nccl" in threads(pid):
+        raise Unfit(f"it has set up NCCL; {ALONE}, without it")
+    held = driver.held(gpu).get(pid)
+    if held is None or held > driver.memory(gpu).total:  # not told, as in a container
+        held = driver.memory(gpu).used
+    if held > room:
+        raise Unfit(f"it has {gib(held)} on its GPU, and {gib(max(0, room))} of memory are free here to keep that")
+    return pid, held
+
+
+def gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def freeze(pids: "list[int]", gpu: str, room: int) -> "dict[str, Any]":
+    """Freeze the one of these processes that uses the GPU. `room`: bytes of memory that may be taken. Raises Unfit."""
+    driver = Driver()
+    pid, held = chosen(driver, pids, gpu, room)
+    code = driver.call("Lock", pid, bytes(ctypes.c_uint32(LOCK_MS)))
+    if code:
+        settle([pid], gpu, driver)
+        raise Unfit(f"what it computes did not come to an end within {LOCK_MS // 1000} s (CUDA's error {code})")
+    code = driver.call("Checkpoint", pid)
+    if driver.state(pid) != FROZEN:
+        settle([pid], gpu, driver)
+        raise Unfit(
+            f"the driver does not freeze it (CUDA's error {code}), as it does not where memory is managed (UVM) or "
+            "shared with another process"
+        )
+    until = time.monotonic() + GIVEN_BACK_S
+    while pid in driver.held(gpu):
+        if time.monotonic() > until:
+            settle([pid], gpu, driver)
+            raise Unfit("the driver did not give its GPU back")
+        time.sleep(0.02)
+    return {"frozen": True, "pid": pid, "held": held}
+
+
+def thaw(pid: int, old: str, new: str, held: int) -> "dict[str, Any]":
+    """Give a frozen process this GPU. Raises Unfit, with which it is as frozen as before."""
+    driver = Driver()
+    if driver.state(pid) == FROZEN:
+        kind, wanted = driver.kind(new), driver.kind(old)
+        if kind != wanted:
+            raise Unfit(f"GPU {new} is a {kind}, and it was frozen on a {wanted}")
+        free = driver.memory(new).free
+        if free < held + SLACK:  # after one that failed for want of memory the driver refused all further ones
+            raise Unfit(f"{gib(free)} are free on GPU {new}, and it needs {gib(held + SLACK)}")
+        code = driver.restore(pid, old, new)
+        if driver.state(pid) == FROZEN:
+            raise Unfit(f"the driver did not restore it on GPU {new} (CUDA's error {code})")
+    return settle([pid], new, driver)
+
+
+def settle(pids: "list[int]", gpu: str, driver: "Driver | None" = None) -> "dict[str, Any]":
+    """Let the one of these go on that is locked, or frozen and still has this GPU, and say what it is then."""
+    driver = driver or Driver()
+    pid = next((one for one in pids if driver.state(one) is not None), 0)
+    if driver.state(pid) == FROZEN and pid in driver.held(gpu):
+        driver.restore(pid, gpu, gpu)
+    if driver.state(pid) == LOCKED:
+        driver.call("Unlock", pid)
+    state = driver.state(pid)
+    return {"frozen": state == FROZEN, "runs": state == RUNNING, "pid": pid, "state": state}
+
+
+def main() -> None:
+    """Carry out `verb JSON`; print the answer as JSON."""
+    verb, given = sys.argv[1], json.loads(sys.argv[2])
+    verbs: "dict[str, Callable[..., dict[str, Any]]]" = {"freeze": freeze, "thaw": thaw, "settle": settle}
+    try:
+        answer = verbs[verb](**given)
+    except Unfit as no:
+        answer = {"why": no.args[0]}
+    print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+class Freezer:
+    """Of one shim: its trainer's freeze or thaw in progress, and what it needs for the next one."""
+
+    def __init__(self, shim: Any, say: "Callable[[str], None]", refused: "type[Exception]") -> None:
+        """`shim`: the `Shim`. `say`: logs a sentence. `refused`: raised with the sentence that a caller gets."""
+        self.shim, self.say, self.refused = shim, say, refused
+        self.child: "subprocess.Popen[bytes] | None" = None
+        self.asked: dict[str, Any] = {}
+        self.verb, self.since, self.said = "", 0.0, b""
+        self.pids: list[int] = []  # that the child is about
+        self.pid, self.held, self.gpu = 0, 0, ""  # of the frozen process; 0: none is
+
+    @property
+    def busy(self) -> bool:
+        return self.child is not None
+
+    def strangers(self) -> "list[subprocess.Popen[bytes]]":
+        return [self.child] if self.child else []
+
+    def unable(self) -> str:
+        """Return why no trainer of this launch can be frozen, whatever it does."""
+        launch = self.shim.launch
+        return "" if launch.gpus == "nvml" and not launch.pod else "only on a machine's own GPUs, and not in a pod"
+
+    def freeze(self, ask: "dict[str, Any]", family: "Iterable[int]") -> None:
+        """Begin to freeze the trainer. `family`: all its processes."""
+        status = self.shim.status
+        if self.child and self.verb == "freeze" and self.asked["command_id"] == ask["command_id"]:
+            return
+        if self.unable():
+            raise self.refused(f"it cannot be frozen: {self.unable()}")
+        if status["trainer"] != "running" or self.child:
+            raise self.refused("no trainer runs here that could be frozen now", 409)
+        gpus = status["gpu_ids"]
+        why = ""
+        if len(gpus) != 1:
+            why = f"it has {len(gpus)} GPUs; {ALONE}"
+        elif not gpus[0].startswith("GPU-"):
+            why = f"it has a part of a GPU (MIG); {ALONE}"
+        if why:
+            status.update(unfrozen=why, unfrozen_by=str(ask["command_id"]))
+            return
+        self.asked, self.gpu = ask, gpus[0]
+        status.update(trainer="stopping", unfrozen="", unfrozen_by="")
+        self.pids = sorted(family)
+        self._begin("freeze", pids=self.pids, gpu=self.gpu, room=self.shim.warm.room())
+
+    def thaw(self, ask: "dict[str, Any]", gpu_ids: "list[str]", lease: float) -> None:
+        """Begin to thaw the frozen trainer on this GPU."""
+        if self.child or len(gpu_ids) != 1:
+            raise self.refused(f"the frozen trainer cannot be thawed on {gpu_ids!r:.200}; name one GPU", 409)
+        self.asked = ask
+        taken = self.shim.lock_gpus(gpu_ids)  # by us alone: the trainer's processes cannot inherit this one any more
+        if taken:
+            return self._stays(taken)
+        self.pids = [self.pid]
+        status = self.shim.status
+        status.update(trainer="stopping", gpu_ids=gpu_ids, lease_deadline=lease, unfrozen="", unfrozen_by="")
+        return self._begin("thaw", pid=self.pid, old=self.gpu, new=gpu_ids[0], held=self.held)
+
+    def tick(self, now: float) -> None:
+        """Look at the child; take its answer once it has ended."""
+        child = self.child
+        if child is None:
+            return
+        assert child.stdout is not None
+        ended = child.returncode is not None
+        while select.select([child.stdout], [], [], 0)[0]:
+            data = os.read(child.stdout.fileno(), 65536)
+            self.said += data
+            if not data:
+                break
+        if not ended:
+            if now > self.since + LONGEST_S or not self.shim.alive:
+                with contextlib.suppress(OSError):
+                    os.kill(child.pid, signal.SIGKILL)
+            return
+        child.stdout.close()
+        self.child = None
+        if self.shim.alive:
+            self._take()
+
+    def _take(self) -> None:
+        """Take the answer of a child that has ended."""
+        try:
+            answer = json.loads(self.said)
+        except ValueError:
+            if self.verb == "settle":
+                self.say(f"the driver does not say whether process {self.pid} is frozen; check the NVIDIA driver")
+                return self._goes_on("the driver's calls failed or hung; check the NVIDIA driver of this machine")
+            return self._begin("settle", pids=self.pids, gpu=(self.shim.status["gpu_ids"] or [self.gpu])[0])
+        if answer.get("frozen"):
+            self.pid, self.held = answer["pid"], answer.get("held", self.held)
+            if self.asked["do"] == "stop":
+                self._unlock()
+                self.shim.obeyed(self.asked)
+                return self._is_frozen()
+            return self._stays("the driver did not restore it")
+        if self.asked["do"] == "start" and not answer.get("runs"):
+            return self._stays(str(answer.get("why") or f"the driver left it in state {answer.get('state')}"))
+        if self.asked["do"] == "start":
+            self.gpu, self.pid = self.asked["gpu_ids"][0], 0
+        return self._goes_on(str(answer.get("why") or ""))
+
+    def _is_frozen(self) -> None:
+        """The trainer has no GPU, and so it needs no lease."""
+        status = self.shim.status
+        status.update(gpu_ids=[], lease_deadline=0.0)
+        if not status["stop_asked"]:  # else it is being ended
+            status["trainer"] = "frozen"
+
+    def _stays(self, why: str) -> None:
+        """The trainer stays frozen."""
+        self._unlock()
+        self._is_frozen()
+        self.shim.status.update(unfrozen=why, unfrozen_by=str(self.asked["command_id"]))
+
+    def _unlock(self) -> None:
+        """Let the locks of its GPUs go though its processes, which have inherited them, live on."""
+        for lock in self.shim.gpus.values():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        self.shim.unlock_gpus()
+
+    def ended(self) -> str:
+        """Note that the trainer has ended; return what that means if it was frozen."""
+        pid, self.pid = self.pid, 0
+        return LOST if pid else ""
+
+    def _goes_on(self, why: str) -> None:
+        """The trainer runs. `why`: it was not frozen."""
+        status = self.shim.status
+        if status["trainer"] == "stopping" and not status["stop_asked"]:
+            status["trainer"] = "running"
+        if self.asked["do"] == "stop":
+            status.update(unfrozen=why or "the driver let it go on", unfrozen_by=str(self.asked["command_id"]))
+
+    def _begin(self, verb: str, **given: Any) -> None:
+        """Start the child that calls the driver. It ends with us."""
+        libc, parent = ctypes.CDLL(None), os.getpid()
+
+        def die_with_parent() -> None:
+            libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), verb, json.dumps(given)]
+        self.verb, self.since, self.said = verb, time.clock_gettime(time.CLOCK_BOOTTIME), b""
+        self.child = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
