@@ -3,8 +3,9 @@
 The shim starts the training's own command a second time with `RESHAPE_WAIT`; `startup/sitecustomize.py` then calls
 `wait_turn`, which imports what the record of the last run names and returns only when the shim says so. Python goes on
 to the script as always: arguments, `__main__`, tracebacks and exit status need no imitation. Promises:
-* only modules of the standard library, of site-packages and our own are imported, as the last run had imported them:
-  in its order, under its environment variables, and none that it had not imported;
+* only modules of the standard library, of site-packages, of packages that PYTHONPATH names apart from the job's own
+  folders, and our own are imported, as the last run had imported them: in its order, under its environment variables,
+  and none that it had not imported;
 * the script finds none of them imported: each comes into `sys.modules`, with the variables that it sets and with our
   adapters, when the script imports it (`Stash`);
 * an interpreter that is not told to go on never runs the script: it ends.
@@ -21,10 +22,9 @@ from reshape_hooks.record import (
     begin_record,
     changes,
     command_line,
+    early_folders,
     hidden,
     in_library,
-    library_folders,
-    shared_folders,
 )
 
 TYPE_CHECKING = False
@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # what a training does not import itself is imported only by 
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 NOT_INITIALIZED = 3  # cuDeviceGetCount before cuInit
+MODULES = (".py", ".pyc", ".so")
+ASKED = ("is_available", "device_count")  # functions of torch.cuda whose answer is another one without GPUs
 
 
 def change(variables: dict[str, str | None]) -> None:
@@ -55,6 +57,7 @@ class Group:
         self.modules: dict[str, ModuleType] = {}
         self.asked: list[str] = []  # for which names the import asked, also for those that are not there
         self.set: dict[str, str | None] = {}  # variables of the environment that the import itself set
+        self.left = False  # to be imported by the script only
 
 
 class Record:
@@ -65,6 +68,8 @@ class Record:
 
         self.groups = [Group("", {}, [])]  # of no root: what we need to wait ourselves
         self.home: dict[str, Group] = {}
+        self.libraries: list[str] = []  # shared ones, to be loaded when all is imported
+        until = None
         group = self.groups[0]
         roots: dict[str, Group] = {}
         with open(path, encoding="ascii") as file:
@@ -79,6 +84,16 @@ class Record:
                     group = roots[fields[0]]
                 elif kind == "ask":
                     self.home.setdefault(fields[0], group).asked.append(fields[0])
+                elif kind == "left":
+                    roots[fields[0]].left = True
+                elif kind == "until":
+                    until = fields[0]
+                elif kind == "libraries":
+                    self.libraries = fields[0]
+        last = self.groups.index(roots[until]) if until in roots else len(self.groups)
+        for number, group in enumerate(self.groups):
+            if group.left or number >= last:
+                group.left, group.asked = True, []
 
     def own(self, modules: Sequence[str]) -> None:
         """Note modules that we have imported ourselves, each where the training does."""
@@ -87,30 +102,91 @@ class Record:
 
 
 class NotRecorded(BaseException):
-    """A module of the user's was about to be imported early; passes through `except Exception`."""
+    """Something was about to be done that must not be done early, as to import a module of the user's.
+
+    It passes through `except Exception`.
+    """
+
+
+class Refused:
+    """The loader of a module that may be looked for early, as the trainer did, but not be loaded."""
+
+    def __init__(self, loader: Any, fault: BaseException) -> None:
+        self._loader, self._fault = loader, fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        raise self._fault
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise self._fault
 
 
 class RecordedOnly:
-    """The first finder while modules are imported early: finds those of the record, in libraries only.
+    """The first finder while modules are imported early: lets those of the record be loaded, from libraries only.
 
     And what Python itself brings along: `early` has imported some of that before the training, whose record lacks it
-    then. A module that is nowhere is not found, as the training went on without it, too.
+    then. All else is found, or is nowhere, as for the training, since libraries look for what they do not import.
     """
 
     def __init__(self, names: Collection[str], folders: tuple[str, ...]) -> None:
         self.names, self.folders = names, folders
+        self.asked = ""  # why a module was imported too early: it has asked for GPUs
+        self.cuda: Any = None  # the module torch.cuda while its functions are ours
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        self.listen()
         passed: list[Any] = [one for one in sys.meta_path if one is not self and not hasattr(one, "adapts")]
         found = (one.find_spec(fullname, path, target) for one in passed if hasattr(one, "find_spec"))
         spec: ModuleSpec | None = next((spec for spec in found if spec is not None), None)
-        if fullname not in self.names and spec is not None and not in_python(spec):
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        if spec is not None and not in_library(spec, self.folders):
-            raise NotRecorded(f"{fullname} is found in another place than the last time")
+        refused: BaseException | None = None
+        if spec is not None and fullname not in self.names and not in_python(spec):
+            refused = ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        elif spec is not None and not in_library(spec, self.folders):
+            refused = NotRecorded(f"{fullname} is found in another place than the last time")
+        if spec is not None and refused:
+            loader: Any = Refused(spec.loader, refused)
+            spec.loader = loader
         return spec
+
+    def listen(self) -> None:
+        """Hear who asks PyTorch for GPUs from now on, if PyTorch is there and can use some.
+
+        A module that asks while it is imported, as Keras does to choose its device, would go without GPUs for good.
+        """
+        cuda = None if self.cuda else sys.modules.get("torch.cuda")
+        if cuda is None or getattr(cuda.__spec__, "_initializing", False):
+            return
+        self.cuda, version = cuda, sys.modules.get("torch.version")
+        if getattr(version, "cuda", None) or getattr(version, "hip", None):
+            for name in ASKED:
+                setattr(cuda, name, self._heard(getattr(cuda, name)))
+
+    def _heard(self, asks: Any) -> Any:
+        def answer() -> Any:
+            frame: Any = sys._getframe(1)
+            while frame.f_code.co_name != "<module>" and of_torch(frame):
+                frame = frame.f_back
+            if self.cuda and not of_torch(frame):  # what PyTorch itself asks at its import chooses nothing
+                self.asked = f"{frame.f_globals.get('__name__')} asks for GPUs while it is imported"
+                raise NotRecorded(self.asked)
+            return asks()
+
+        answer.__wrapped__ = asks  # type: ignore[attr-defined]
+        return answer
+
+    def end(self) -> None:
+        cuda, self.cuda = self.cuda, None
+        for name in ASKED if cuda else ():
+            setattr(cuda, name, getattr(getattr(cuda, name), "__wrapped__", getattr(cuda, name)))
+
+
+def of_torch(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 class Stash:
@@ -267,15 +343,32 @@ def device_opened() -> str:
     return "" if found == NOT_INITIALIZED else "CUDA"
 
 
-def import_early(record: Record, told: Any) -> None:
-    """Import the groups of the record in order, and note in each what came. Ends before the next one once `told()`."""
-    folders, finders, environ = library_folders() + shared_folders(), [*sys.meta_path], dict(os.environ)
+def chosen() -> str:
+    """Return which framework has chosen its devices for good, which it did without GPUs; empty if none has."""
+    jax = sys.modules.get("jax._src.xla_bridge")
+    if getattr(jax, "_backends", None) and {"cuda", "rocm"} & set(getattr(jax, "_backend_factories", ())):
+        return "JAX"
+    eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(eager, "_initialized", False) or getattr(eager, "_physical_devices", None) is not None:
+        return "TensorFlow"
+    return ""
+
+
+def import_early(record: Record, turn: Turn) -> None:
+    """Import the groups of the record in order, and note in each what came. Ends before the next one once it is told.
+
+    Before each it says how the record is to be changed, should that group's import end this process.
+    """
+    folders, finders, environ = early_folders(), [*sys.meta_path], dict(os.environ)
     only: Any = RecordedOnly(record.home, folders)
     sys.meta_path.insert(0, only)
     known = set(sys.modules)
     for group in record.groups[1:]:
-        if told():
+        if turn.told():
             break
+        if group.left:
+            continue
+        turn.say("at", ("until", group.name))
         change(changes(dict(os.environ), _with(environ, group.variables)))
         absent = [name for name in group.hidden if name not in sys.modules]
         sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: as if it were not installed
@@ -283,6 +376,7 @@ def import_early(record: Record, told: Any) -> None:
             before = dict(os.environ)
             __import__(group.name)
             group.set = changes(before, dict(os.environ))
+            check_devices(only)
         for name in absent:
             sys.modules.pop(name, None)
         came = {name: module for name, module in sys.modules.items() if module and name not in known}
@@ -290,11 +384,46 @@ def import_early(record: Record, told: Any) -> None:
         for name, module in came.items():
             # Of ours some come by an adapter, which is called with the first module that it waits for.
             (record.groups[0] if name.startswith("reshape_hooks.") else group).modules[name] = module
+    only.end()
     sys.meta_path.remove(only)
     change(changes(dict(os.environ), environ))
     for finder in sys.meta_path:
         if finder not in finders and not in_library(sys.modules[type(finder).__module__].__spec__, folders):
             raise NotRecorded(f"it finds modules by {finder!r:.100}")
+
+
+def check_devices(only: RecordedOnly) -> None:
+    """Raise NotRecorded if an import has used a GPU, or has settled for none, as this process sees none."""
+    if device := device_opened():
+        raise NotRecorded(f"an import opens a device ({device})")
+    if only.asked:
+        raise NotRecorded(only.asked)
+    if framework := chosen():
+        raise NotRecorded(f"an import makes {framework} choose its devices")
+
+
+def load_libraries(paths: Sequence[str]) -> list[str]:
+    """Load shared libraries that the trainer had loaded and that imports alone do not bring; return those loaded.
+
+    As a rule they are those of cuDNN and cuBLAS, which take a third of a second of a training's first step. None is
+    initialized. One that needs another one may find it only when that is there, so that all are tried again then.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        there = {os.path.basename(line.rstrip()) for line in file}
+    left = [path for path in paths if os.path.basename(path) not in there]
+    loaded: list[str] = []
+    while left:
+        import ctypes
+
+        before, failed = len(left), []
+        for path in left:
+            try:
+                ctypes.CDLL(path)  # its names stay its own (RTLD_LOCAL), and it stays after the object has gone
+                loaded.append(path)
+            except OSError:  # gone, or it needs one that is not there
+                failed.append(path)
+        left = failed if len(failed) < before else []
+    return loaded
 
 
 def _with(environ: dict[str, str], variables: dict[str, str | None]) -> dict[str, str]:
@@ -343,24 +472,54 @@ def score(value: str) -> str:
 
 
 def stamps() -> list[int]:
-    """Return when each folder of installed modules was changed last."""
-    folders = library_folders() + shared_folders()
-    return [os.stat(folder).st_mtime_ns for folder in folders if os.path.isdir(folder)]
+    """Return when each folder of installed modules was changed last, or a zip of them; 0 for one that is not there."""
+    return [stamp(folder.rstrip(os.sep))[1] for folder in early_folders()]
 
 
-def files_of(record: Record) -> dict[str, tuple[int, int]]:
-    """Return the file of each module that was imported early, with its size and when it was written; (0, 0): gone."""
-    found: dict[str, tuple[int, int]] = {}
-    for group in record.groups:
-        for module in list(group.modules.values()):
-            path = getattr(module, "__file__", None)
-            if isinstance(path, str):
-                try:
-                    status = os.stat(path)
-                    found[path] = status.st_size, status.st_mtime_ns
-                except OSError:
-                    found[path] = 0, 0
-    return found
+def stamp(path: str) -> tuple[int, int]:
+    """Return the size of a file, or of the zip that holds it, and when it was written; (0, 0): it is gone."""
+    while True:
+        try:
+            status = os.stat(path)
+            return status.st_size, status.st_mtime_ns
+        except NotADirectoryError:
+            path = os.path.dirname(path)
+        except OSError:
+            return 0, 0
+
+
+def files_of(record: Record, libraries: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return the files that were loaded early, and their folders, with their stamps.
+
+    A file that is new in a folder may be one that a module has looked for in vain.
+    """
+    modules = [module for group in record.groups for module in list(group.modules.values())]
+    named = [getattr(module, "__file__", None) for module in modules]
+    paths = {path for path in named if isinstance(path, str)}.union(libraries)
+    return {path: stamp(path) for path in [*paths, *{os.path.dirname(path) for path in paths}]}
+
+
+def script_folder() -> str:
+    """Return where Python looks first for what the script imports, once it has come to the script; empty: nowhere."""
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return ""
+    script = sys.argv[0]
+    return os.getcwd() if script in ("", "-m", "-c") else os.path.dirname(os.path.realpath(script))
+
+
+def beside(record: Record) -> list[str]:
+    """Return what is in the job's own folders under names that were asked for: libraries find it there first."""
+    libraries = early_folders()
+    own = {os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry)}
+    own = {folder for folder in own if not os.path.join(folder, "").startswith(libraries)}
+    found = (os.path.join(folder, name) for folder in own for name in os.listdir(folder) if is_asked(name, record))
+    return sorted(found)
+
+
+def is_asked(file: str, record: Record) -> bool:
+    """True if a file or folder of this name may be a module that was asked for."""
+    name, dot, _ = file.partition(".")
+    return name in record.home and (not dot or file.endswith(MODULES))
 
 
 def edited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]], since_ns: int, until_ns: int) -> str:
@@ -391,27 +550,38 @@ def wait_turn(number: int, path: str) -> None:
         import time
 
         began_ns = time.time_ns()
-        before, known, places, home = stamps(), set(sys.modules), list(sys.path), os.getcwd()
+        before, known, home, places = stamps(), set(sys.modules), os.getcwd(), list(sys.path)
         scored = score("1000")  # first of all
         found = Record(path)
         turn.told()
         found.own([name for name in sys.modules if name not in known or name == __name__])
-        import_early(found, turn.told)
-        if sys.path != places or os.getcwd() != home:
+        sys.path[:0] = filter(None, [script_folder()])  # for libraries that only look for a module
+        as_script, shadows = list(sys.path), beside(found)
+        import_early(found, turn)
+        if sys.path != as_script or os.getcwd() != home:
             raise NotRecorded("an import changes the path of modules or the folder")
+        known = set(sys.modules)
+        turn.say("at", ("libraries", []))
+        libraries = load_libraries(found.libraries)
         if device := device_opened():
-            raise NotRecorded(f"an import opens a device ({device})")
+            raise NotRecorded(f"a shared library opens a device ({device})")
+        turn.say("at", ())
+        found.own([name for name in sys.modules if name not in known])
         sys.stdout.flush()
         sys.stderr.flush()
-        files = files_of(found)
+        files = files_of(found, libraries)
         settle_garbage()
         turn.say("ready")
         change(turn.hear())
         score(scored)
         if stamps() != before:
             raise NotRecorded("packages were installed meanwhile")
-        if changed := edited(files, files_of(found), began_ns, time.time_ns()):
+        if changed := edited(files, files_of(found, libraries), began_ns, time.time_ns()):
             raise NotRecorded(f"{changed} was edited meanwhile")
+        if others := set(shadows).symmetric_difference(beside(found)):
+            raise NotRecorded(f"the job's own folder holds other modules by now ({min(others)})")
+        sys.path[:] = places
+        sys.path_importer_cache.pop(script_folder(), None)  # what Python knows of a folder may be older than its files
         turn.say("set")
         if turn.hear() != "go":
             os._exit(1)

@@ -17,29 +17,50 @@ if TYPE_CHECKING:  # a training does not import more than it does without us
     from typing import Any
 
 MOST_ASKED = 32  # requests that are remembered
+WORK_COPY = (".git", ".hg", ".svn")  # what a folder that is written in holds, or one above it; packages come without
 OURS = os.path.dirname(os.path.abspath(__file__))
 
 
-def library_folders() -> tuple[str, ...]:
+def early_folders() -> tuple[str, ...]:
     """Return the folders below which modules may be imported early, each with a separator at its end."""
+    return library_folders() + shared_folders()
+
+
+def library_folders() -> tuple[str, ...]:
+    """Return the folders of Python itself, of what is installed and of our hooks."""
     installed = [entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")]
     return tuple(os.path.join(folder, "") for folder in (os.path.dirname(os.__file__), *installed, OURS))
 
 
 def shared_folders() -> tuple[str, ...]:
-    """Return the folders that PYTHONPATH names and that are apart from the job's own: a library may need what is there.
+    """Return the folders of packages that PYTHONPATH names, as the environment modules of clusters ship them.
 
-    The job's own are the present one, that of its script, and those that hold one of these.
+    Not those of the user's own code: the present folder, that of the script, what lies in one of these or holds one,
+    and work copies of a version control.
     """
-    own = [
-        os.getcwd(),
-        *(os.path.dirname(os.path.abspath(word)) for word in command_line()[1:] if os.path.isfile(word)),
-    ]
-    own = [os.path.join(os.path.realpath(folder), "") for folder in own]
-    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
-    shared = [os.path.join(os.path.realpath(entry), "") for entry in named]
-    apart = [one for one in shared if not any(one.startswith(home) or home.startswith(one) for home in own)]
-    return tuple(os.path.join(entry, "") for entry in named if os.path.join(os.path.realpath(entry), "") in apart)
+    own = [os.path.join(os.path.realpath(folder), "") for folder in own_folders()]
+    found = []
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        place = os.path.join(os.path.realpath(entry), "")
+        apart = not any(place.startswith(home) or home.startswith(place) for home in own)
+        if os.path.isabs(entry) and apart and not in_work_copy(place):
+            found.append(os.path.join(os.path.abspath(entry), ""))  # as Python's `site` has it in `sys.path`
+    return tuple(found)
+
+
+def own_folders() -> list[str]:
+    """Return the present folder and that of the script."""
+    words = [word for word in command_line()[1:] if os.path.isfile(word)]
+    return [os.getcwd(), *(os.path.dirname(os.path.abspath(word)) for word in words)]
+
+
+def in_work_copy(folder: str) -> bool:
+    above = folder
+    while above != os.path.dirname(above):
+        above = os.path.dirname(above)
+        if any(os.path.exists(os.path.join(above, name)) for name in WORK_COPY):
+            return True
+    return False
 
 
 def command_line() -> list[str]:
@@ -48,7 +69,7 @@ def command_line() -> list[str]:
 
 
 def in_library(spec: ModuleSpec | None, folders: tuple[str, ...]) -> bool:
-    """True if the module is Python's own, an installed one or ours, and not the user's."""
+    """True if the module lies in these folders or is built into Python, and is not the user's."""
     if spec is None:
         return False
     if spec.origin in ("built-in", "frozen"):
@@ -80,12 +101,14 @@ class Recorder:
     variables of the environment that the training had changed by then, and the modules that it hid. What a root imports
     is asked for after it, up to the next root; one that is named again goes on. A root that came from the stash is
     named as in the last record, whoever asked for it: else what a library imports only because it was imported early
-    would be missing in the next record. `("off", sentence)` ends early imports of this job.
+    would be missing in the next record. `("left", name)`: this root did not come after all, as its import has failed,
+    so that it is not tried early. `("off", sentence)` ends early imports of this job.
+    The shim adds lines of its own (`sidecar/warm.py`): `("until", name)`, early imports end before this root;
+    `("libraries", paths)`, shared libraries that the trainer has loaded, where the last such line counts.
     """
 
     def __init__(self, path: str, reason: str = "") -> None:
-        self.pid, self.folders, self.environ = os.getpid(), library_folders(), dict(os.environ)
-        self.with_shared = self.folders + shared_folders()  # also what libraries may import from there
+        self.pid, self.folders, self.environ = os.getpid(), early_folders(), dict(os.environ)
         self.finders: list[Any] = []  # that are known
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.wrote = 0
@@ -113,9 +136,13 @@ class Recorder:
     def _hear(self, fullname: str) -> None:
         self.settle()
         root = not getattr(self.root, "_initializing", False)
+        if root and self.root and self.root.name not in sys.modules:
+            self.lines([("left", self.root.name)])
+            self.root = None
         if root and sys.meta_path != self.finders:
             self._look_at_finders()
         self.lines([("ask", fullname)])
+        self.asked = [asked for asked in self.asked if asked[0] != fullname]  # a library may only have looked for it
         self.asked.append((fullname, *((changes(self.environ, dict(os.environ)), hidden()) if root else (None, None))))
 
     def settle(self) -> None:
@@ -137,7 +164,7 @@ class Recorder:
             if absent is not None:
                 self.root, self.root_line = spec, ("root", name, variables, absent)
                 self.lines([self.root_line])
-        elif absent is None and self.root and not in_library(spec, self.with_shared):
+        elif absent is None and self.root:
             # An installed module that imports the user's: not to be imported without the script.
             self.stop(f"{self.root.name} imports {name}, which is not an installed module")
         return True

@@ -28,6 +28,8 @@ SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
 SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
+# Of a framework's shared libraries those that only compute: their loading uses no GPU and opens nothing.
+LIBRARIES = ("libcudnn", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnvrtc", "libnvJitLink")
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 BEGINS = "begins to wait"
 NONE_YET = "no interpreter waited yet: one begins to wait some seconds after the training has announced that it saves"
@@ -70,6 +72,17 @@ def opened(pid: int) -> str:
     return ""
 
 
+def libraries_of(pid: int) -> "list[str]":
+    """Return the shared libraries among `LIBRARIES` that a process has mapped."""
+    found = set()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2].startswith(LIBRARIES) and not path.endswith(" (deleted)"):
+                found.add(f"/{path}")
+    return sorted(found)
+
+
 def script_of(command: "list[str]", workdir: str) -> "list[str]":
     """Return the part of a command that chooses what is imported: the program and its script, without arguments."""
     for number, word in enumerate(command[1:], 1):
@@ -107,6 +120,8 @@ class WaitingInterpreter:
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
         self.said = ""  # why none waits, since the last start
         self.strict = False  # whether a late look at memory may cost the training, too
+        self.at: tuple[Any, ...] = ()  # the line for the record, should this one fail now
+        self.less: dict[str, Any] = {}  # by kind: such lines of those that failed, and what is not done early and why
         self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
@@ -211,6 +226,7 @@ class WaitingInterpreter:
         if self.why:
             self.note(self.why)
             return
+        self.amend([("libraries", libraries_of(trainer.pid)), *self.less_lines()])
         self.keep()
         self.start(self.shim.env, now)
 
@@ -219,7 +235,17 @@ class WaitingInterpreter:
         path = self.record_of_script()
         self.first = bool(path) and not self.shim.status["unfit"] and self.room() >= 0 and copy(path, RECORD)
         if self.first:
+            self.amend(self.less_lines())
             self.start(self.environment(self.shim.environment(0, "", "", {})), now)
+
+    def less_lines(self) -> "list[tuple[Any, ...]]":
+        return [line for line, _ in self.less.values()]
+
+    def amend(self, lines: "list[tuple[Any, ...]]") -> None:
+        """Add lines of ours to the record, which the trainer goes on writing."""
+        with contextlib.suppress(OSError), open(RECORD, "ab", buffering=0) as file:
+            file.write(b"".join(ascii(line).encode() + b"\n" for line in lines))
+        self.size = os.path.getsize(RECORD) if os.path.exists(RECORD) else 0
 
     def start(self, env: "dict[str, str]", now: float) -> None:
         ours, theirs = socket.socketpair()
@@ -233,6 +259,7 @@ class WaitingInterpreter:
                 self.note(f"no waiting interpreter can be started ({fault})")
                 return
         self.socket, self.inbox, self.ready, self.since, self.looked_at = ours, b"", False, now, now
+        self.at = ()
         self.shim.selector.register(ours, selectors.EVENT_READ, self.hear)
         self.shim.status["warm"] = BEGINS
 
@@ -293,12 +320,15 @@ class WaitingInterpreter:
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         for line in lines:
             kind, *fields = ast.literal_eval(line.decode())
-            if kind == "ready":
+            if kind == "at":
+                (self.at,) = fields
+            elif kind == "ready":
                 self.ready, self.failures = True, 0
                 self.shim.status["warm_s"] = round(boottime() - self.since, 3)
                 status = f"/proc/{(self.child or self.taken).pid}/status"
                 self.memory = kernel_bytes(status, "RssAnon:")
-                self.note(f"ready ({kernel_bytes(status, 'VmRSS:') >> 20} MiB)")
+                held = f"{kernel_bytes(status, 'VmRSS:') >> 20} MiB"
+                self.note("; ".join([f"ready ({held})", *(said for _, said in self.less.values())]))
             elif kind == "set" and self.taken:
                 self.taken.begin()
                 self.socket.send(b"'go'\n")
@@ -318,7 +348,14 @@ class WaitingInterpreter:
             self.failures += 1
             why = self.why or "the waiting interpreter ended"
             self.off = why if self.failures >= MOST_FAILURES else ""
-            self.note(why)
+            if self.at and self.child and self.child.returncode != -signal.SIGKILL and not self.off:
+                self.tried, self.said, self.shim.status["warm"] = 0, why, BEGINS  # another one at once
+                until = self.at[0] == "until"
+                left = f"early imports end before {self.at[1]}" if until else "no shared library is loaded early"
+                self.less[self.at[0]] = self.at, f"{left} ({why})"
+                self.say(f"another interpreter begins to wait, and {self.less[self.at[0]][1]}")
+            else:
+                self.note(why)
             if self.taken:
                 self.said, self.shim.status["cold"] = "", why
         self.taken = None

@@ -175,8 +175,9 @@ def _restart(shim: ShimStatus) -> str | None:
     """Why its last start was cold, and whether the next one will be; None while nothing is known."""
     was = f"its last start was cold ({shim.cold})" if shim.cold else ""
     known = {"ready": "the next one is warm", "begins": "an interpreter begins to wait for the next one"}
+    less = shim.warm.partition("; ")[2] if shim.waits else ""  # what is not done early
     will = known.get(shim.waits, f"the next one is cold ({shim.warm})" if shim.warm else "")
-    return "; ".join(filter(None, (was, will))) or None
+    return "; ".join(filter(None, (was, will, less))) or None
 
 
 def _usage(usage: Usage) -> View:

@@ -27,6 +27,7 @@ def test_a_running_job_shows_what_its_sidecar_says() -> None:
         ("", "", None),
         ("no memory", "", "its last start was cold (no memory)"),
         ("no memory", "ready (80 MiB)", "its last start was cold (no memory); the next one is warm"),
+        ("", "ready (8 MiB); early imports end before a (b)", "the next one is warm; early imports end before a (b)"),
         ("", "no Python", "the next one is cold (no Python)"),
         ("", "begins to wait", "an interpreter begins to wait for the next one"),
     ],
