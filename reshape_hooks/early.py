@@ -147,7 +147,7 @@ class RecordedOnly:
         if spec is not None and fullname not in self.names and not in_python(spec):
             refused = ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         elif spec is not None and not in_library(spec, self.folders):
-            refused = NotRecorded(f"{fullname} is found in another place than the last time")
+            refused = NotRecorded(f"it imports {fullname}, which is not an installed module")
         if spec is not None and refused:
             loader: Any = Refused(spec.loader, refused)
             spec.loader = loader

@@ -101,8 +101,8 @@ class Recorder:
     variables of the environment that the training had changed by then, and the modules that it hid. What a root imports
     is asked for after it, up to the next root; one that is named again goes on. A root that came from the stash is
     named as in the last record, whoever asked for it: else what a library imports only because it was imported early
-    would be missing in the next record. `("left", name)`: this root did not come after all, as its import has failed,
-    so that it is not tried early. `("off", sentence)` ends early imports of this job.
+    would be missing in the next record. `("left", name, why)`: this root is not to be imported early, as its import has
+    failed (with an empty `why`) or needs the user's modules. `("off", sentence)` ends early imports of this job.
     The shim adds lines of its own (`sidecar/warm.py`): `("until", name)`, early imports end before this root;
     `("libraries", paths)`, shared libraries that the trainer has loaded, where the last such line counts.
     """
@@ -137,7 +137,7 @@ class Recorder:
         self.settle()
         root = not getattr(self.root, "_initializing", False)
         if root and self.root and self.root.name not in sys.modules:
-            self.lines([("left", self.root.name)])
+            self.lines([("left", self.root.name, "")])
             self.root = None
         if root and sys.meta_path != self.finders:
             self._look_at_finders()
@@ -166,7 +166,7 @@ class Recorder:
                 self.lines([self.root_line])
         elif absent is None and self.root:
             # An installed module that imports the user's: not to be imported without the script.
-            self.stop(f"{self.root.name} imports {name}, which is not an installed module")
+            self.lines([("left", self.root.name, f"it imports {name}, which is not an installed module")])
         return True
 
     def _look_at_finders(self) -> None:

@@ -28,6 +28,7 @@ SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
 SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
+RULES = ("('begin'", "('off'", "('left'")  # the lines of it that say whether an interpreter may wait, and for what
 # Of a framework's shared libraries those that only compute: their loading uses no GPU and opens nothing.
 LIBRARIES = ("libcudnn", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnvrtc", "libnvJitLink")
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
@@ -121,6 +122,7 @@ class WaitingInterpreter:
         self.said = ""  # why none waits, since the last start
         self.strict = False  # whether a late look at memory may cost the training, too
         self.at: tuple[Any, ...] = ()  # the line for the record, should this one fail now
+        self.left: list[str] = []  # which import the script does itself, and why
         self.less: dict[str, Any] = {}  # by kind: such lines of those that failed, and what is not done early and why
         self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
@@ -288,7 +290,9 @@ class WaitingInterpreter:
         """Return why no interpreter should wait for the end of this trainer; empty if one may."""
         lines: list[Any] = []
         with contextlib.suppress(OSError, ValueError, SyntaxError), open(RECORD, encoding="ascii") as file:
-            lines = [ast.literal_eval(line) for line in file if line.startswith(("('begin'", "('off'"))]
+            lines = [ast.literal_eval(line) for line in file if line.startswith(RULES)]
+        left = [f"{line[1]} is left to the script ({line[2]})" for line in lines if line[0] == "left" and line[2]]
+        self.left, lines = left[:1], [line for line in lines if line[0] != "left"]
         if not lines or lines[0][1] != trainer.pid or not is_python(self.shim.launch.command, lines[0][2]):
             self.off = "the command is no Python that loads our hooks"
         elif len(lines) > 1:
@@ -328,7 +332,7 @@ class WaitingInterpreter:
                 status = f"/proc/{(self.child or self.taken).pid}/status"
                 self.memory = kernel_bytes(status, "RssAnon:")
                 held = f"{kernel_bytes(status, 'VmRSS:') >> 20} MiB"
-                self.note("; ".join([f"ready ({held})", *(said for _, said in self.less.values())]))
+                self.note("; ".join([f"ready ({held})", *self.left, *(said for _, said in self.less.values())]))
             elif kind == "set" and self.taken:
                 self.taken.begin()
                 self.socket.send(b"'go'\n")

@@ -378,21 +378,6 @@ def test_a_module_that_a_package_has_by_an_import_of_its_own_is_no_attribute_of_
         assert shim.output.read_text().count("saw False False True True\n") == 4
 
 
-def test_no_interpreter_waits_where_an_installed_module_imports_the_users(tmp_path, counting):
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    (tmp_path / "plugin.py").write_text("")
-    (installed / "library.py").write_text("import plugin")
-    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal", "import library, decimal"))
-    with warm_shim(tmp_path, counting, {"PYTHONPATH": str(installed)}) as shim:
-        for number in (1, 2, 3, 4):
-            runs(shim, number)
-            said = "library imports plugin, which is not an installed module"
-            eventually(lambda s=said: s in shim.client.status()["warm"], "the shim says why none waits")
-            assert shim.left() == [shim.client.status()["trainer_pid"]]
-            stopped(shim, number)
-
-
 TRIES = """
 import atexit, importlib.util, os
 assert importlib.util.find_spec(f"tried_{os.getpid()}") is None  # another one each time

@@ -62,6 +62,27 @@ def test_an_import_that_failed_in_the_trainer_is_left_to_the_script_and_all_othe
             stopped(shim, number)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_installed_module_that_imports_the_users_is_left_to_the_script(tmp_path, counting, again):
+    """`again`: by another installed module, which ends early imports there."""
+    modules = {"library": "import plugin", "later": "import library" if again else "", "first": ""}
+    here = Installed(tmp_path, "import first, library, later", **modules)
+    (tmp_path / "plugin.py").write_text("import os; open('plugged', 'a').write(f'{os.getpid()} ')")
+    why = "it imports plugin, which is not an installed module"
+    with here.shim(counting) as shim:
+        for number in (1, 2, 3):
+            runs(shim, number)
+            assert shim.client.status()["cold"] == ""
+            until_ready(shim)
+            said = f"MiB); library is left to the script ({why})"
+            said += f"; early imports end before later ({why})" if again else ""
+            assert shim.client.status()["warm"].endswith(said)
+            assert waiting(shim) in here.imported("first")
+            assert (waiting(shim) in here.imported("later")) is not again
+            assert len(here.imported("plugged")) == number
+            stopped(shim, number)
+
+
 def test_what_a_library_only_looks_for_in_the_jobs_folder_is_found_and_not_imported(tmp_path, counting):
     """As `wandb` or `datasets`: packages that libraries look for, and folders that a training may have beside it."""
     looks = "import importlib.util\nFOUND = importlib.util.find_spec('wandb') is not None\n"
