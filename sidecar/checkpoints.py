@@ -63,6 +63,7 @@ class CheckpointWatch:
         self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
         self._paths: dict[str, Path] = {}  # of what was there at the last look
         self._newest = (-1, -1)  # generation and step of the one that was found
+        self.size = 0  # bytes of the one that was last verified
 
     def find_newest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
@@ -128,6 +129,7 @@ class CheckpointWatch:
             for name, path in paths.items():
                 _verify_file(path, name, one.files[name])
         self._whole[one.name] = now
+        self.size = sum(size for size, *_ in now.values())
 
 
 def _written(manifest: Path) -> tuple[int, int] | None:

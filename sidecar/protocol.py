@@ -158,6 +158,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     usage: Usage = msgspec.field(default_factory=Usage)
     checkpoint: Checkpoint | None = None
     checkpoint_at: float | None = None  # when the newest one, in memory or on the disk, was complete
+    checkpoint_bytes: int = 0  # of the verified one; 0: not known, as of a sidecar that does not tell
     emulated: bool = False
     unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; set before one is started
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked

@@ -157,6 +157,9 @@ def test_a_checkpoint_is_verified_and_told_while_its_trainer_goes_on(
     told = last(coordinator, lambda b: b.checkpoint, "a heartbeat with the checkpoint")
     assert told.shim.trainer == "running" and told.checkpoint is not None
     assert (told.checkpoint.name, told.checkpoint.step, told.checkpoint.generation) == ("g1-s7", 7, 1)
+    (folder,) = tmp_path.rglob("g1-s7")
+    files = [one for one in folder.rglob("*") if one.is_file() and one.name != "manifest.json"]
+    assert told.checkpoint_bytes == sum(one.stat().st_size for one in files) > 0
 
 
 def test_a_second_generation_goes_on_and_its_gap_can_be_told(coordinator: TinyCoordinator, begin: Begin) -> None:

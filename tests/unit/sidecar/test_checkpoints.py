@@ -172,6 +172,18 @@ def test_a_watch_finds_each_newer_checkpoint_once(tmp_path: Path) -> None:
     assert watch.find_newer() == Checkpoint(name="b", step=1, generation=2)
 
 
+def test_a_watch_knows_the_bytes_of_what_it_has_verified_last(tmp_path: Path) -> None:
+    watch = CheckpointWatch(tmp_path, "j")
+    assert watch.size == 0
+    put(tmp_path, "a", 1, 10, content=b"x" * 1000)
+    watch.find_newer()
+    assert watch.size == 1000
+    put(tmp_path, "b", 1, 20, content=b"x" * 3000)
+    (put(tmp_path, "bad", 1, 30, content=b"x" * 5000) / "model").write_bytes(b"torn")
+    watch.find_newest()
+    assert watch.size == 3000
+
+
 def test_a_watch_reads_nothing_again_however_many_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(50):
         put(tmp_path, f"s{step}", 1, step)
