@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from adaptive_scheduler.candidates import change_obstacle
 from adaptive_scheduler.decision import givable
 from adaptive_scheduler.index import Floats, Ints, NameIndex, ranks
+from adaptive_scheduler.models import pause
 from adaptive_scheduler.models.prediction import (
     RemainingTimes,
     Tardiness,
@@ -73,6 +74,9 @@ class _Columns(NamedTuple):
     unsaved: Floats
     relaunches: Floats
     own_cost: Floats  # measured seconds of a reshape; NaN: not measured
+    state: Floats  # seconds that the size of its state adds to a reshape
+    state_save: Floats  # of these until its GPUs are let go
+    state_away: Floats  # and more to a move
     only: Floats  # required GPU type; -1: any
     pinned: Floats  # may not move; a gang neither: it grows onto further nodes
     converged: Floats
@@ -98,9 +102,19 @@ def _row(job: Job, index: NameIndex, position: Mapping[str, int]) -> tuple[float
         index.types[job.type, 1], job.num_gpus, index.counts[job.num_gpus],
         length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
         job.unsaved_s, job.relaunches, math.nan if job.reshape_cost_s is None else job.reshape_cost_s,
+        *_state_delays(job, index),
         -1 if job.gpu_type is None else index.kinds[job.gpu_type],
         job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
     )  # fmt: skip
+
+
+def _state_delays(job: Job, index: NameIndex) -> tuple[float, float, float]:
+    """Return what its state adds to the seconds of a reshape, to those until its GPUs are let go, and to a move."""
+    if not job.state_bytes:
+        return 0.0, 0.0, 0.0
+    overheads, path = index.profiles.overheads(job.type), pause.path_of(job)
+    saving = pause.more_to_save_s(overheads, job.state_bytes, path)
+    return pause.more_of_s(overheads, job), saving, pause.more_elsewhere_s(overheads, job)
 
 
 class _NodeColumns(NamedTuple):
@@ -180,7 +194,7 @@ class CostTable:
         own = _Columns(*rows.T.copy(), *[_NONE] * (len(_Columns._fields) - len(_NOTHING)))
         types = np.where(own.placed > 0, own.alone, -1).astype(np.intp)
         in_launch, finish, exits, ends, relaunch = self.index.overheads[:, types]
-        reshape = in_launch + np.where(own.relaunches > 0, relaunch, 0.0)
+        reshape = in_launch + own.state + np.where(own.relaunches > 0, relaunch, 0.0)
         free, cooled = own.changeable > 0, own.cooling_until <= self.now
         keeps = np.minimum(np.where(own.grew_from != 0, own.grew_from, own.num_gpus), own.num_gpus)
         return own._replace(
@@ -188,9 +202,9 @@ class CostTable:
             protected_gpus=np.where(free, np.where(cooled, 0.0, keeps), own.num_gpus),
             reshape=reshape + own.unsaved,
             finish=finish,
-            lets_go=exits + np.where(own.relaunches > 0, ends, 0.0),
+            lets_go=exits + own.state_save + np.where(own.relaunches > 0, ends, 0.0),
             cost=np.where(np.isnan(own.own_cost), reshape, own.own_cost),
-            elsewhere=np.where(own.relaunches > 0, 0.0, relaunch),
+            elsewhere=np.where(own.relaunches > 0, 0.0, relaunch) + own.state_away,
         )
 
     def ints(self, name: str) -> Ints:

@@ -39,7 +39,7 @@ class NameIndex:
     """Indices of names, and the speeds and allowed counts by index."""
 
     def __init__(self, profiles: Profiles, settings: Settings) -> None:
-        self._profiles, self._settings = profiles, settings
+        self.profiles, self._settings = profiles, settings
         self.types = Numbering()  # of (job type, hosts)
         self.kinds = Numbering()  # of GPU types
         self.counts = Numbering()
@@ -93,16 +93,16 @@ class NameIndex:
         """By type: seconds of a reshape, a job's end, checkpoint and exit, a launch's end, and its end and start. 0 at
         the added last entry, for no type."""
         if self._overheads.shape[-1] != len(self.types) + 1:
-            known = [self._profiles.overheads(job_type) for job_type, _ in self.types]
+            known = [self.profiles.overheads(job_type) for job_type, _ in self.types]
             each = [(o.reshape, o.finish, o.ckpt + o.proc_term, o.k8s_term, o.k8s_term + o.k8s_init) for o in known]
             self._overheads = np.array([*each, (0.0,) * 5]).T
         return self._overheads
 
     def _fill(self, k: int, t: int, job_type: str, kind: str, hosts: int) -> None:
-        if hosts == 1 and (job_type, kind) not in self._profiles.speeds:
+        if hosts == 1 and (job_type, kind) not in self.profiles.speeds:
             return  # most pairs of job type and GPU type are unknown
         for count, c in self.counts.items():
-            if count and (speed := self._profiles.speed(job_type, kind, count, hosts)):
+            if count and (speed := self.profiles.speed(job_type, kind, count, hosts)):
                 self._seconds[k, t, c] = speed.seconds
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.profiles.observations import Observations, Resource
-from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles, StatePath
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]
@@ -116,6 +116,8 @@ class Job:
     suspended: bool = False  # gives up what it has, and waits until it is resumed
     held: str = ""  # of a suspended one that did not start again: that, for people
     reshape_cost_s: float | None = None  # its own measured reshape cost
+    state_bytes: float = 0.0  # of its newest checkpoint; 0: not known
+    state_path: StatePath = "disk"  # that its state takes to its next process on the same host
     stays: bool = False  # its checkpoints do not outlive its launch: avoid relaunching
     relaunches: bool = False  # its launch cannot change GPUs: each reshape is a relaunch
     gpu_type: str | None = None  # required by the user

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from adaptive_scheduler.models import pause
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, has_deadline, is_placed
@@ -69,20 +70,28 @@ def reshape_delay_s(profiles: Profiles, job: Job) -> float:
 
 
 def reshape_overhead_s(profiles: Profiles, job: Job) -> float:
-    """Return the profile's seconds of a reshape on the same node, in its launch or with a relaunch."""
+    """Return the profile's seconds of a reshape on the same node, in its launch or with a relaunch, by the size of its
+    state."""
     o = profiles.overheads(job.type)
-    return o.reshape + (o.k8s_term + o.k8s_init if job.relaunches else 0.0)
+    return o.reshape + pause.more_of_s(o, job) + (o.k8s_term + o.k8s_init if job.relaunches else 0.0)
 
 
 def cross_host_s(profiles: Profiles, job: Job) -> float:
-    """Return the extra seconds of a move over a reshape: the old launch ends, a new one starts (1.5)."""
+    """Return the extra seconds of a move over a reshape: the old launch ends, a new one starts (1.5), and its state
+    goes by the disk."""
     o = profiles.overheads(job.type)
-    return 0.0 if job.relaunches else o.k8s_term + o.k8s_init
+    return (0.0 if job.relaunches else o.k8s_term + o.k8s_init) + pause.more_elsewhere_s(o, job)
 
 
 def reshape_cost_s(profiles: Profiles, job: Job) -> float:
     """Return the seconds a reshape of this job costs: its own measured ones, else those of its type (1.9)."""
     return reshape_overhead_s(profiles, job) if job.reshape_cost_s is None else job.reshape_cost_s
+
+
+def pause_words(profiles: Profiles, job: Job, moves: bool = False) -> str:
+    """Return `pause 34 s: 15.7 GB to disk` of a reshape of this job, or of a move; empty for one of a small state."""
+    cost_s = reshape_cost_s(profiles, job) + (cross_host_s(profiles, job) if moves else 0.0)
+    return pause.described(cost_s, job.state_bytes, "disk" if moves else pause.path_of(job))
 
 
 def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> bool:

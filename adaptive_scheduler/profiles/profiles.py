@@ -19,6 +19,8 @@ LARGEST = 1e9
 """Upper bound of plausible seconds (31 years), which also keeps every sum finite."""
 
 Row = Mapping[str, Any]
+StatePath = Literal["disk", "host memory", "GPU"]
+"""Where the state of a training is between two of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class Overheads:
     """The five overheads of a job type in seconds (SideCar scheduling, III-C). Starting and ending its launch, starting
-    and ending its training process, a checkpoint. `proc_restart` (ours): starting it anew beside its shim, if known."""
+    and ending its training process, a checkpoint. `proc_restart` (ours): starting it anew beside its shim, if known.
+    `ckpt_state`, `restart_state` (ours): how much of `ckpt` and of a restart `models/pause.py` expects of the states
+    that they were measured with; None if their size is not known."""
 
     k8s_init: float
     k8s_term: float
@@ -45,11 +49,18 @@ class Overheads:
     ckpt: float
     origin: str
     proc_restart: float | None = None
+    ckpt_state: float | None = None
+    restart_state: float | None = None
+
+    @property
+    def restart(self) -> float:
+        """Seconds of a process start on the same node."""
+        return self.proc_init if self.proc_restart is None else self.proc_restart
 
     @property
     def reshape(self) -> float:
         """Seconds of a reshape on the same node: checkpoint, process end, process start."""
-        return self.ckpt + self.proc_term + (self.proc_init if self.proc_restart is None else self.proc_restart)
+        return self.ckpt + self.proc_term + self.restart
 
     @property
     def finish(self) -> float:
@@ -57,8 +68,11 @@ class Overheads:
         return self.ckpt + self.proc_term + self.k8s_term
 
 
-DEFAULT_OVERHEADS = Overheads(k8s_init=83.0, k8s_term=54.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin=ASSUMED)
-"""Fit to the paper's case study, for a type without any row (`algorithms.md` 1.10)."""
+DEFAULT_OVERHEADS = Overheads(
+    k8s_init=83.0, k8s_term=54.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin=ASSUMED,
+    ckpt_state=0.0, restart_state=0.0,
+)  # fmt: skip
+"""Fit to the paper's case study, for a type without any row (`algorithms.md` 1.10). Of small states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +215,11 @@ def _speed_row(row: Row) -> tuple[tuple[str, str, int, int], Speed]:
 
 
 def _overhead_row(row: Row) -> tuple[str, Overheads]:
-    names = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", "proc_restart")
-    given = names if row.get("proc_restart") not in (None, "") else names[:-1]
-    return _text(row, "job_type"), Overheads(**{name: _number(row, name) for name in given}, origin=_origin(row))
+    job_type = _text(row, "job_type")
+    small = dict.fromkeys(("ckpt_state", "restart_state"), 0.0) if job_type == DEFAULT_TYPE else {}
+    known = [name for name in ("proc_restart", "ckpt_state", "restart_state") if row.get(name) not in (None, "")]
+    names = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", *known)
+    return job_type, Overheads(**{**small, **{name: _number(row, name) for name in names}}, origin=_origin(row))
 
 
 def _accuracy_row(row: Row) -> tuple[tuple[str, int], Accuracy]:

@@ -236,6 +236,7 @@ class ApiService(PageReads):
         if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:
             view |= views.silence(job, max(reports.silent_s(job, member) for member in range(job.members)))
         view |= views.standstill(job, self._clock.wall())
+        view |= views.pause(job, beat, self._telemetry.reshape_s(job))
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))
         times = views.times(job, view, *expected, self._clock.wall()) | views.between(self._forecaster.of(job))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus
+from adaptive_scheduler.models.pause import described
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
 from coordinator.expected_times import ExpectedTimes
 from coordinator.forecasts.intervals import WhenExpected
@@ -57,8 +58,8 @@ def job_view(
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
         "usage": _usage(Usage()), "eta_s": None,
-        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, **starts_if(None),
-        "because": None, "receipt": None,
+        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, "pause": None,
+        "because": None, "receipt": None, **starts_if(None),
     }  # fmt: skip
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)
@@ -103,6 +104,14 @@ def standstill(job: JobRecord, wall: float) -> View:
     why = resumption.describe_standstill(job, wall)
     look, end = f"`reshape logs {job.raw_id}` shows what it wrote last", f"`reshape cancel {job.raw_id}` ends it"
     return {"stalled": why, "message": f"{why}: it may hang; {look}, {end}", "eta_s": None} if why else {}
+
+
+def pause(job: JobRecord, beat: Heartbeat | None, pause_s: float) -> View:
+    """Fields of the view of a training: how long a reshape is predicted to pause it, where its state is large."""
+    if job.state not in s.LAUNCHED:
+        return {}
+    size, path = progress.state_of(beat)
+    return {"pause": described(pause_s, size, "disk" if job.recreated else path) or None}
 
 
 def between(expected: WhenExpected) -> View:

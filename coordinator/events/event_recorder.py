@@ -156,7 +156,7 @@ class EventRecorder:
             self._measured(op, measured["gap_s"])
         if (gap_s := measured["gap_s"]) is not None:
             in_place = op.kind == "reshape" and op.how == "in place"
-            predicted_s = self.telemetry.profiles.overheads(job.job_type).reshape if in_place else None
+            predicted_s = self.telemetry.predicted_reshape_s(job) if in_place else None
             self.metrics.gap(gap_s, len(op.to), predicted_s)
         self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
         if self.traces is not None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from adaptive_scheduler.models import pause
+from coordinator.model.progress import state_of
 from coordinator.model.records import Operation
 from sidecar.protocol import Heartbeat
 
@@ -103,7 +105,15 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
         "ckpt": stages.get("checkpoint", 0.0),
         "proc_term": stages.get("exit"),
         "proc_restart" if op.how == "in place" else "proc_init": stages["spawn"] + stages["first step"],
+        **_of_state(op, beat),
     }
+
+
+def _of_state(op: Operation, beat: Heartbeat) -> dict[str, float | None]:
+    """The seconds that `pause.py` expects of a state of this size, so that another size is predicted by it, too."""
+    size, path = state_of(beat)
+    path = path if op.how == "in place" else "disk"
+    return {"ckpt_state": pause.save_s(size, path), "restart_state": pause.load_s(size, path)} if size else {}
 
 
 def _cold_s(beat: Heartbeat) -> float | None:

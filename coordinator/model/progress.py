@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from adaptive_scheduler.profiles.convergence import clamped_left
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
+from adaptive_scheduler.profiles.profiles import StatePath
 from coordinator.model import requirements
 from coordinator.model import states as s
 from coordinator.model.events import DeadlineMissed
@@ -65,6 +66,16 @@ def iteration_counts(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int |
     if beat is not None:
         done, reported = max(done, beat.progress.iterations), beat.progress.total_iterations
     return done, job.iterations or reported
+
+
+def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
+    """The bytes of its newest checkpoint, 0 while they are not known, and the path that its state takes on its host.
+
+    Whole megabytes: what is so small delays nothing, and a few bytes more are no news.
+    """
+    if beat is None:
+        return 0.0, "disk"
+    return float(round(beat.checkpoint_bytes, -6)), "host memory" if beat.shim.in_memory else "disk"
 
 
 def last_measurement(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:

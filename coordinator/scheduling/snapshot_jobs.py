@@ -23,6 +23,7 @@ from coordinator.model.progress import (
     iteration_counts,
     iterations_left,
     last_measurement,
+    state_of,
 )
 from coordinator.model.records import JobRecord, number
 from coordinator.scheduling import dependencies
@@ -201,6 +202,7 @@ def _observed(
     held = _held(job)
     done, total = iteration_counts(job, seen.beat)
     value, target = last_measurement(job, seen.beat), requirements.target(job.doc)
+    state_bytes, state_path = state_of(seen.beat)
     return partial(
         make,
         submit_s=at.of(job.submit_ts),
@@ -208,6 +210,8 @@ def _observed(
         length_unsure=bool(job.stalled) or (target is not None and seen.needs is None),
         iterations_done=done,
         cooling_until=seen.cooling_until,
+        state_bytes=state_bytes,
+        state_path=state_path,
         pods=_pods(job, held, nodes),
         workers=_workers(held, nodes),
         target_reached=target is not None and target.reached(*value),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from adaptive_scheduler.models import pause
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.giving_way import GiveWay
-from coordinator.model.progress import ObservedJob
+from coordinator.model.progress import ObservedJob, state_of
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Measurements, Store
 from coordinator.stores.cache import Cache
@@ -96,7 +97,7 @@ class Telemetry:
         self.steps.heard(job, beat, self._clock.now(), self._clock.wall())
         self.progress.heard(job, self.measured.told(job, beat)[0])
         if (save_s := beat.progress.save_s) is not None:
-            self.estimator.save(job.job_type, self.profiles, save_s)
+            self.estimator.save(job.job_type, self.profiles, save_s, state_of(beat)[0])
         speed = beat.progress.seconds_per_iteration
         measured = beat.progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
         gpu = self._cache.first_gpu(job)
@@ -140,9 +141,18 @@ class Telemetry:
         at = self.reshaped_at.get(job.id)
         if at is None:
             return 0.0
+        return at + self._settings.cooldown_factor * self.reshape_s(job)
+
+    def reshape_s(self, job: JobRecord) -> float:
+        """Seconds of a reshape of this job: its own measured ones, else those that are predicted."""
+        return float(job.doc.get("reshape_cost_s") or self.predicted_reshape_s(job))
+
+    def predicted_reshape_s(self, job: JobRecord) -> float:
+        """Seconds of a reshape of this job by the profile of its type and the size of its state."""
         known = self.profiles.overheads(job.job_type)
-        whole = known.reshape + (known.k8s_term + known.k8s_init if job.recreated else 0.0)
-        return at + self._settings.cooldown_factor * float(job.doc.get("reshape_cost_s") or whole)
+        size, path = state_of(self.reports.of(job))
+        relaunch_s = known.k8s_term + known.k8s_init if job.recreated else 0.0
+        return known.reshape + pause.more_s(known, size, "disk" if job.recreated else path) + relaunch_s
 
     def reshaped(self, job: JobRecord) -> None:
         """Start the job's cool-down."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from adaptive_scheduler.models import pause
 from adaptive_scheduler.profiles.convergence import Point
 from adaptive_scheduler.profiles.observations import Observation, Observations
 from adaptive_scheduler.profiles.profiles import LARGEST, MEASURED, Profiles
@@ -28,7 +29,7 @@ QUARTERS = 4  # points of an accuracy curve that are kept per doubling of the it
 OBSERVATIONS, IMPORTED = "observations", "imported"
 MOST_OBSERVED = 10_000  # newest finished tasks that are kept: older ones tell little about the present code
 MOST_TAKEN = 500  # imported rows per turn of the loop, as each is marked with a write
-OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", "proc_restart")
+OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", "proc_restart", "ckpt_state", "restart_state")
 
 
 class ProfileEstimator:
@@ -83,16 +84,22 @@ class ProfileEstimator:
             self._rows[key] = {**row, "_id": key[1], "job_type": job_type, "origin": MEASURED}
             self._changed.add(key)
 
-    def save(self, job_type: str, profiles: Profiles, seconds: float) -> None:
-        """Learn how long a save of a training takes, until a stop has shown what it takes there (`overheads`)."""
+    def save(self, job_type: str, profiles: Profiles, seconds: float, size: float = 0.0) -> None:
+        """Learn how long a save of a training takes, until a stop has shown what it takes there (`overheads`).
+
+        `size`: bytes that it has written to the disk; 0: not known.
+        """
         key, known = ("overheads", f"{job_type}|{MEASURED}"), profiles.overheads(job_type)
         with self._lock:
             row: dict[str, Any] = dict(self._rows.get(key) or {})
             stopped = "ckpt" in row.get("measured", ()) or (known.origin == MEASURED and not row)
-            before = row.get("ckpt", known.ckpt)
-            if stopped or not 0 <= seconds <= LARGEST or abs(seconds - before) <= LEAST_CHANGE_OF_SAVE * before:
+            learned = {name: row.get(name, asdict(known)[name]) for name in OVERHEADS}
+            before, state_before = learned["ckpt"], learned["ckpt_state"]
+            state = pause.save_s(size, "disk") if size else state_before
+            alike = _alike(seconds, before) and (state == state_before or _alike(state or 0.0, state_before or 0.0))
+            if stopped or not 0 <= seconds <= LARGEST or alike:
                 return
-            learned = {name: row.get(name, asdict(known)[name]) for name in OVERHEADS} | {"ckpt": seconds}
+            learned |= {"ckpt": seconds, "ckpt_state": state}
             about = {"_id": key[1], "job_type": job_type, "origin": MEASURED, "measured": row.get("measured", [])}
             self._rows[key] = {**learned, **about}
             self._changed.add(key)
@@ -170,3 +177,8 @@ class ProfileEstimator:
 def _observation(row: Doc) -> Observation:
     cores, memory, gpus, execution_s = (number(row.get(f)) or 0.0 for f in ("cores", "memory", "gpus", "execution_s"))
     return Observation(cores, memory, gpus, execution_s)
+
+
+def _alike(seconds: float, before: float) -> bool:
+    """True if a save takes about as long as before."""
+    return abs(seconds - before) <= LEAST_CHANGE_OF_SAVE * before

@@ -85,8 +85,8 @@ def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
     """
     why = str(view.get("message") if view.get("starts_if") else view.get("left_alone") or "")
     facts = {
-        "stands still": view.get("stalled"), "expected start": starts(view, local_time, now),
-        "deadline": missed(view), "use": words.measured_use(view),
+        "stands still": view.get("stalled"), "reshape": view.get("pause"),
+        "expected start": starts(view, local_time, now), "deadline": missed(view), "use": words.measured_use(view),
     }  # fmt: skip
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
     return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])

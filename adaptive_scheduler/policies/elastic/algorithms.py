@@ -54,11 +54,12 @@ def schedule_incoming(
     if later is not None:
         sentence, candidates = wait_sentence(later, best), [later, *candidates]
         return Hold(job.id, explain(INCOMING, sentence, candidates, later, table.times, snapshot.profiles, more))
+    sentence = start_sentence(best, snapshot.profiles)
     return Start(
         job=job.id,
         node=best.node.name,
         num_gpus=best.num_gpus,
-        explanation=explain(INCOMING, start_sentence(best), candidates, best, table.times, snapshot.profiles, more),
+        explanation=explain(INCOMING, sentence, candidates, best, table.times, snapshot.profiles, more),
         victim=best.victim.id if best.victim else None,
         victim_num_gpus=best.keeps if best.victim else None,
         workers=best.workers,
@@ -77,7 +78,7 @@ def schedule_running(
     if not candidates:
         return None
     best = candidates[0]
-    sentence = growth_sentence(best, table.times)
+    sentence = growth_sentence(best, table.times, snapshot.profiles)
     explanation = explain(RUNNING, sentence, candidates, best, table.times, snapshot.profiles, more)
     if not best.workers and best.node.name not in {w.node for w in placed_on(best.job)}:
         return Move(best.job.id, best.node.name, best.num_gpus, explanation)

@@ -25,7 +25,7 @@ from adaptive_scheduler.candidates import (
 from adaptive_scheduler.cost_table import Bools, Column, CostTable, smallest
 from adaptive_scheduler.decision import placed_on
 from adaptive_scheduler.index import Floats, Ints
-from adaptive_scheduler.models.prediction import t_run
+from adaptive_scheduler.models.prediction import pause_words, t_run
 from adaptive_scheduler.snapshot import Worker
 
 
@@ -219,6 +219,9 @@ class GrowthCandidates:
             why = no_speed(count, node)
             if not self.no_speed[cell]:
                 why = _not_worth_it(float(self.gain_s[cell]), float(self.enough_s[cell]))
+                job, moves = snapshot.jobs[self.cells.row[cell]], bool(self.cells.loop[cell] > 0)
+                pause = pause_words(snapshot.profiles, job, moves)
+                why += f" ({pause})" if pause else ""
         makespan, total = (float(column[cell]) for column in self.times)
         workers = self.hosts.get(cell, ())
         return RankedCandidate(

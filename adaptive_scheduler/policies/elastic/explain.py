@@ -18,18 +18,21 @@ from adaptive_scheduler.candidates import (
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import placed_on
 from adaptive_scheduler.index import removable_counts
-from adaptive_scheduler.models.prediction import RemainingTimes
+from adaptive_scheduler.models.prediction import RemainingTimes, pause_words
 from adaptive_scheduler.policies.elastic.shrink import exactly, idle_pools
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
 
 
-def start_sentence(best: RankedCandidate) -> str:
+def start_sentence(best: RankedCandidate, profiles: Profiles) -> str:
     source = _where(best)
     if best.victim:
         given = best.victim.num_gpus - best.keeps
         whose = "all" if given >= best.num_gpus else str(given)
         source += f", {whose} of them from {best.victim.id}, which goes from {best.victim.num_gpus} to {best.keeps}"
+        if pause := pause_words(profiles, best.victim):
+            source += f" ({pause})"
     if best.rank == TO_MEASURE:
         return f"{best.job.id} starts on {source}, and is measured: {no_speed(best.num_gpus, best.node)}."
     sentence = (
@@ -43,12 +46,15 @@ def start_sentence(best: RankedCandidate) -> str:
     return sentence
 
 
-def growth_sentence(best: RankedCandidate, times: RemainingTimes) -> str:
+def growth_sentence(best: RankedCandidate, times: RemainingTimes, profiles: Profiles) -> str:
     job = best.job
     verb = f"grows from {job.num_gpus} to {_where(best, 'on')}"
-    if not best.workers and best.node.name not in {w.node for w in placed_on(job)}:
+    moves = not best.workers and best.node.name not in {w.node for w in placed_on(job)}
+    if moves:
         source = f", {_hosts(job.workers)}," if job.workers else f" of {job.node}"
         verb = f"moves from {gpus(job.num_gpus)}{source} to {best.num_gpus} of {best.node.name}"
+    pause = pause_words(profiles, job, moves)
+    verb += f" ({pause})" if pause else ""
     return (
         f"{job.id} {verb} and is then predicted to end in {seconds(best.job_s)} instead of "
         f"{seconds(times.seconds[job.id])}; makespan {seconds(best.makespan_s)}."

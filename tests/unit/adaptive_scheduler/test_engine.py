@@ -256,6 +256,9 @@ def snapshots(draw):
                 cooling_until=draw(st.sampled_from([0.0, 0.0, 100.0])),
                 wanted=draw(st.sampled_from([None, None, None, 1, 2, 5])),
                 reshape_cost_s=draw(st.sampled_from([None, 0.0, 2.0])),
+                state_bytes=draw(st.sampled_from([0.0, 0.0, 1e8, 15.7e9])),
+                state_path=draw(st.sampled_from(["disk", "host memory", "GPU"])),
+                relaunches=draw(st.integers(0, 3)) == 0,
                 gpu_type=draw(st.sampled_from([None, None, "V100", "H100"])),
             )
         )

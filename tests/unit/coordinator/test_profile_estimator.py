@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from adaptive_scheduler.models.pause import more_s
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from coordinator.errors import Transient
 from coordinator.ports import Doc
@@ -37,6 +38,44 @@ def test_a_measured_speed_is_what_the_next_snapshot_reads(store: MemoryStore) ->
     speed = Profiles.from_rows(store.list("speed_profiles")).speed("t", "V100", 2)
     assert speed is not None
     assert (speed.seconds, speed.origin) == (0.5, "measured")
+
+
+def test_a_pause_and_the_state_that_it_was_measured_with_are_learned_together(store: MemoryStore) -> None:
+    estimator, unknown = ProfileEstimator(store), Profiles()
+    estimator.save("t", unknown, 21.0, 15.7e9)
+    estimator.flush()
+    saved = Profiles.from_rows([], store.list("overheads"))
+    first = saved.overheads("t")
+    assert (first.ckpt, first.ckpt_state, first.restart_state) == (21.0, pytest.approx(21.0), 0.0)
+    assert more_s(first, 15.7e9, "disk") == pytest.approx(9.7), "its save is measured, a start with it is not"
+    estimator.overheads("t", saved, ckpt=20.0, proc_restart=12.0, ckpt_state=21.0, restart_state=9.7)
+    estimator.flush()
+    known = Profiles.from_rows([], store.list("overheads")).overheads("t")
+    assert known.reshape == 20.0 + DEFAULT_OVERHEADS.proc_term + 12.0
+    assert more_s(known, 15.7e9, "disk") == pytest.approx(0.0), "the same size again takes as long as measured"
+
+
+def test_a_save_whose_size_is_told_later_is_not_counted_twice(store: MemoryStore) -> None:
+    estimator, unknown = ProfileEstimator(store), Profiles()
+    estimator.save("t", unknown, 21.0)  # its checkpoint is not verified yet
+    estimator.save("t", unknown, 21.0, 15.7e9)
+    estimator.flush()
+    first = Profiles.from_rows([], store.list("overheads")).overheads("t")
+    assert (first.ckpt, first.ckpt_state) == (21.0, pytest.approx(21.0))
+    before = store.writes
+    for size in (15.7e9, 15.6e9, 0.0):
+        estimator.save("t", unknown, 20.5, size)
+    estimator.flush()
+    assert store.writes == before, "about the same again is no news"
+
+
+def test_a_row_of_an_older_version_is_read_and_goes_on_as_before(store: MemoryStore) -> None:
+    estimator = ProfileEstimator(store)
+    estimator.overheads("t", profiles(), ckpt=3.0)
+    estimator.flush()
+    known = Profiles.from_rows([], store.list("overheads")).overheads("t")
+    assert (known.ckpt, known.ckpt_state) == (3.0, None)
+    assert more_s(known, 15.7e9, "disk") == 0.0
 
 
 def test_a_speed_that_hardly_moved_is_not_written_again(store: MemoryStore) -> None:

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from adaptive_scheduler.profiles.observations import Observations
@@ -16,7 +17,7 @@ from coordinator.model import states as s
 from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iteration_counts
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
-from sidecar.protocol import Heartbeat
+from sidecar.protocol import Checkpoint, Heartbeat
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
@@ -49,6 +50,19 @@ def test_a_job_under_an_operation_counts_with_what_it_will_have_and_is_leased() 
     shrinking = job(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a",)), node="n1")
     (found,) = take([shrinking], mine("a", "b"), {"one": seen()}).jobs
     assert (found.num_gpus, found.leased, found.node) == (1, True, "n1")
+
+
+def test_the_size_of_the_state_and_its_path_are_as_reported_and_not_known_from_an_older_sidecar() -> None:
+    running, beat = job(s.RUNNING, "a", node="n1"), seen()
+
+    def state(**more: Any) -> tuple[float, str]:
+        (found,) = take([running], mine("a"), {"one": msgspec.structs.replace(beat, **more)}).jobs
+        return found.state_bytes, found.state_path
+
+    assert state() == (0.0, "disk")
+    assert state(checkpoint_bytes=15_700_000_123) == (15.7e9, "disk"), "a few bytes more are no news"
+    kept = msgspec.structs.replace(beat.shim, in_memory=Checkpoint("g1-s10", 10, 1))
+    assert state(checkpoint_bytes=2_000_000, shim=kept) == (2e6, "host memory")
 
 
 def test_a_running_job_may_be_reshaped_only_if_its_trainer_was_seen_running() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.events.stages import Marks, direction, gap_s, learned, moved_gap_s, reshape_stages, span, start_stages
 from coordinator.model.records import Operation
-from sidecar.protocol import Heartbeat, Progress, ShimStatus
+from sidecar.protocol import Checkpoint, Heartbeat, Progress, ShimStatus
 from tests.unit.coordinator.situations import reshape_of, start_of
 
 STOPPED = {"stop_at": 10.0, "checkpoint_at": 12.0, "exit_at": 13.0, "last_step_at": 9.5, "exit_code": 143}
@@ -75,6 +75,18 @@ def test_a_reshape_in_place_teaches_the_three_parts_that_add_up_to_its_cost() ->
     early = msgspec.structs.replace(BEAT, shim=msgspec.structs.replace(BEAT.shim, warm_s=2.5))
     assert learned(Operation(start_of("a")), early, MARKS) == {"k8s_init": 3.0, "proc_init": 5.5}
     assert learned(Operation({**OP.doc, "how": "relaunch"}), BEAT, MARKS) == {}
+
+
+def test_what_a_reshape_teaches_names_the_size_and_the_path_of_the_state_that_it_was_measured_with() -> None:
+    large = msgspec.structs.replace(BEAT, checkpoint_bytes=15_700_000_000)
+    parts = learned(OP, large, MARKS)
+    assert (parts["ckpt_state"], parts["restart_state"]) == pytest.approx((21.0, 9.7))
+    kept = msgspec.structs.replace(large.shim, in_memory=Checkpoint("g1-s1", 1, 1))
+    assert learned(OP, msgspec.structs.replace(large, shim=kept), MARKS)["ckpt_state"] == pytest.approx(16.8)
+    moved = Operation({**OP.doc, "kind": "move", "how": "relaunch", "launch": 2})
+    assert learned(moved, msgspec.structs.replace(large, shim=kept), MARKS)["ckpt_state"] == pytest.approx(21.0)
+    small = msgspec.structs.replace(BEAT, checkpoint_bytes=400_000)
+    assert "ckpt_state" not in learned(OP, small, MARKS)
 
 
 @pytest.mark.parametrize(("begin", "end", "seconds"), [(1.0, 3.0, 2.0), (3.0, 1.0, 0.0), (None, 1.0, None)])

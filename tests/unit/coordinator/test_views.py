@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coordinator.api.views import gpu_view, job_view, pods_view
+from coordinator.api.views import gpu_view, job_view, pause, pods_view
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord
 from coordinator.telemetry.heartbeats import heartbeat_row
+from reshape.output import render
 from sidecar.protocol import GpuReading
 from tests.unit.coordinator.situations import job, mine, seen
 
@@ -36,6 +37,15 @@ def test_a_running_job_says_whether_its_starts_are_cold_and_why(cold: str, warm:
     beat = seen(steps=40)
     beat.shim.cold, beat.shim.warm = cold, warm
     assert job_view(job(s.RUNNING, "a"), beat, {}, emulated=True)["restart"] == said
+
+
+def test_a_training_with_a_large_state_says_how_long_a_reshape_would_pause_it() -> None:
+    beat = msgspec.structs.replace(seen(steps=40), checkpoint_bytes=15_700_000_000)
+    assert pause(job(s.RUNNING, "a"), beat, 33.2) == {"pause": "pause 33 s: 15.7 GB to disk"}
+    assert pause(job(s.RUNNING, "a"), seen(steps=40), 2.2) == {"pause": None}
+    assert pause(job(s.SUBMITTED), beat, 33.2) == {}, "the report of a job back in the queue is of what is gone"
+    shown = {"pause": "pause 33 s: 15.7 GB to disk"}
+    assert render.present(shown) == "Now: reshape: pause 33 s: 15.7 GB to disk."
 
 
 def test_a_job_with_a_target_shows_the_epochs_that_its_curve_says_are_left() -> None:
