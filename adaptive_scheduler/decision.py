@@ -180,9 +180,10 @@ def _stopped(decision: Operation | Limit) -> str | None:
 
 
 def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
-    """A rigid job is stopped only for the count that an operator requested and forced."""
+    """A rigid job is stopped only for the count that an operator requested and forced; one that freezes may wait."""
     agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
-    if not job.stoppable and not agreed:
+    yields = job.yields if isinstance(decision, Requeue) else job.stoppable
+    if not yields and not agreed:
         raise BrokenDecision(f"job {job.id} has not shown that it can save and resume: it must not be stopped")
 
 

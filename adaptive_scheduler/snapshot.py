@@ -108,6 +108,9 @@ class Job:
     running_s: float = 0.0  # seconds trained so far
     leased: bool = False
     rigid: bool = False  # has not shown that it saves and resumes: must not be stopped
+    freezes: bool = False  # rigid, but it can wait for a GPU of its node with its state in memory
+    frozen: bool = False  # it waits so now
+    unfrozen: str = ""  # why that was not possible when it was tried
     forced: bool = False  # an operator accepts the loss of work: `wanted` may stop it although rigid
     unsaved_s: float = 0.0  # seconds of training lost if it were stopped now
     cooling_until: float = 0.0  # no reshape before this time
@@ -165,6 +168,11 @@ class Job:
     def stoppable(self) -> bool:
         """True if its training may be stopped to continue elsewhere, with other GPUs or later."""
         return not self.rigid
+
+    @property
+    def yields(self) -> bool:
+        """True if it may give all its GPUs up to continue later."""
+        return self.stoppable or self.freezes
 
     @property
     def cores(self) -> float:

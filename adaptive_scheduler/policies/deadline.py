@@ -148,7 +148,7 @@ def _frees(job: Job) -> bool:
 
 def _is_overdue(job: Job, beta: float) -> bool:
     """Return whether its present task exceeds the expected time and tolerance, and the job may be stopped."""
-    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.stoppable:
+    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.yields:
         return False
     return job.task_s > job.expected_s * (1 + beta)
 

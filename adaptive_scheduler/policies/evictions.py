@@ -61,21 +61,24 @@ def _suspend(job: Job) -> Iterator[Requeue | Hold]:
     if job.state == "submitted" and job.held:
         yield Hold(job.id, Explanation(HELD, job.held))
     elif job.state == "submitted":
-        yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended by an operator; {resume} lets it start."))
+        lets = "and frozen in memory" if job.frozen else "by an operator"
+        goes = "go on" if job.frozen else "start"
+        yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended {lets}; {resume} lets it {goes}."))
     elif job.state == "running" and not job.leased:
-        if why := _loss(job):
+        if not job.freezes and (why := _loss(job)):
             sentence = f"{job.id} trains on, although an operator suspended it: {why}; {resume} withdraws that."
             yield Hold(job.id, Explanation(OPERATOR, sentence))
             return
         gives = "its cores" if job.uses_cpu else f"its {gpus(job.num_gpus)}"
-        sentence = f"{job.id} saves and gives {gives} up: an operator suspended it; {resume} lets it go on."
+        does = "is frozen in memory" if job.freezes else "saves"
+        sentence = f"{job.id} {does} and gives {gives} up: an operator suspended it; {resume} lets it go on."
         yield Requeue(job.id, Explanation(OPERATOR, sentence))
 
 
 def _loss(job: Job) -> str:
     """Return why a stop would lose work; empty if it would not."""
     if not job.stoppable:
-        return CANNOT_RESUME
+        return f"{CANNOT_RESUME}, and it cannot be frozen: {job.unfrozen}" if job.unfrozen else CANNOT_RESUME
     return "its checkpoints lie in its pod and would go with it, as it has no checkpoint_claim" if job.stays else ""
 
 

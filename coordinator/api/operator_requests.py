@@ -117,7 +117,8 @@ class OperatorRequests:
         lasting = self._config.checkpoints_last or bool(job.doc.get("checkpoint_claim"))
         if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
             raise Rejected(why, 409)
-        return self._wish(job, {"suspended": True, "code_agreed": job.generation}, "An operator suspended it.")
+        agreed: JobChanges = {"code_agreed": job.generation, "unfrozen": None}  # it may be tried again
+        return self._wish(job, {"suspended": True, **agreed}, "An operator suspended it.")
 
     def resume(self, job_id: str) -> View:
         """Let a suspended or held job start again."""

@@ -103,7 +103,8 @@ class SignedMessages:
                 self._notify(job.id)  # before learning: news must not wait for it, nor be lost with it
         if present:
             self._telemetry.learn(job, beat)
-        return (coming or beat.launch == job.launch) and job.state in s.LAUNCHED
+        lives = job.state in s.LAUNCHED or (job.state == s.SUBMITTED and job.frozen is not None)
+        return (coming or beat.launch == job.launch) and lives
 
     def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Carry out a request that an operator made of the job's sidecar; a repeated one is `Rejected` with 409."""

@@ -109,9 +109,9 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
                 "sized_by", "reshaped_by", "held", "contradiction"),
         **_each(SPAN, "sla", "estimate"), "resumes": TEXT, "withdrawn": TEXT,
-        **_each(FLAG, "elastic", "hooks", "forced", "suspended", "unleased"),
+        **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",
-                "slaml"),
+                "slaml", "frozen", "unfrozen"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

@@ -125,6 +125,11 @@ class Operation:
         return self.doc.get("forced") is True
 
     @property
+    def freezes(self) -> bool:
+        """True if its training is frozen in memory, and not stopped."""
+        return self.doc.get("freeze") is True
+
+    @property
     def stopped(self) -> Doc:
         """Times of the stop, and the exit code; empty if not known."""
         stopped = self.doc.get("stopped")
@@ -272,6 +277,19 @@ class JobRecord:
     def suspended(self) -> bool:
         """True if an operator wants it to wait until it is resumed."""
         return self.doc.get("suspended") is True
+
+    @property
+    def frozen(self) -> str | None:
+        """The node on which its training lives on without a GPU, frozen in memory; None if it does not."""
+        found = self.doc.get("frozen")
+        return name(found.get("node")) if isinstance(found, dict) and found.get("launch") == self.launch else None
+
+    @property
+    def unfrozen(self) -> str:
+        """Why the driver did not freeze the present generation when it was asked to; empty if it was not."""
+        found = self.doc.get("unfrozen")
+        told = isinstance(found, dict) and found.get("generation") == self.generation
+        return str(found.get("why") or "it is not known why") if isinstance(found, dict) and told else ""
 
     @property
     def held(self) -> str:

@@ -36,6 +36,13 @@ def rigid(job: JobRecord, beat: Heartbeat | None = None) -> bool:
     return bool(withdrawn(job, beat))
 
 
+def freezable(job: JobRecord) -> bool:
+    """True if it is rigid, but may give its GPU up unharmed: frozen in memory by the driver, as its record allows."""
+    tried_in_vain = bool(job.unfrozen) or bool(job.stalled)
+    alone = job.gpus_per_pod is None and len(job.gpu_ids) == 1
+    return job.doc.get("freeze") is True and alone and not tried_in_vain and rigid(job)
+
+
 def withdrawn(job: JobRecord, beat: Heartbeat | None = None) -> str:
     """Return why its hook says that a stop would cost work now; empty if it does not."""
     known = job.doc.get("withdrawn")
@@ -155,6 +162,12 @@ def rigidity_reason(job: JobRecord, beat: Heartbeat | None = None) -> str:
         return f"{keeps} until it ends: it {describe_loss(lost)} when it was stopped, without consent"
     if why := withdrawn(job, beat):
         return f"{keeps} as long as a stop would cost work: {why}"
+    if freezable(job):
+        return f"{keeps} until it ends or is frozen in memory: it has not shown that it can save and resume"
+    if job.unfrozen:
+        return (
+            f"{keeps} until it ends: it has not shown that it can save and resume, nor can it be frozen: {job.unfrozen}"
+        )
     return f"{keeps} until it ends: it has not shown that it can save and resume; {ADVICE}"
 
 
@@ -169,8 +182,12 @@ def refuse_suspension(job: JobRecord, lasting: bool) -> str:
 
     `lasting`: its checkpoints outlive its launch.
     """
+    if freezable(JobRecord({**job.doc, "unfrozen": None})):
+        return ""
     if rigid(job):
         why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
+        if job.doc.get("freeze") is True and len(job.gpu_ids) != 1:
+            why += f", and with {gpus(len(job.gpu_ids))} it cannot be frozen, only with one"
         return f"Job {job.id} cannot be suspended: {why}; cancel it, or let it train to its end."
     if not lasting:
         return (
@@ -192,7 +209,8 @@ def describe_hold(job: JobRecord) -> str:
     has = f"keeps {'its cores' if job.uses_cpu else 'its ' + gpus(len(job.gpu_ids))}, as its checkpoints lie in its pod"
     waits = f"{job.id} is held: {job.held}" + ("" if job.suspended else f"; it {has}")
     resume, cancel = f"`reshape resume {job.id}`", f"`reshape cancel {job.id}`"
-    return f"{waits}. Mend this, then {resume} starts it from what it has saved; {cancel} ends it."
+    starts = "thaws it" if job.frozen else "starts it from what it has saved"
+    return f"{waits}. Mend this, then {resume} {starts}; {cancel} ends it."
 
 
 def refuse_stop(job: JobRecord) -> str:

@@ -17,8 +17,8 @@ PublicJobField = Literal[  # what users write
     "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
     "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
     "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
-    "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "hooks", "grace_s", "depends_on",
-    "namespace", "queue", "checkpoint_claim", "dataset_claim", "dataset_sha256", "base", "requirements",
+    "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "freeze", "hooks", "grace_s",
+    "depends_on", "namespace", "queue", "checkpoint_claim", "dataset_claim", "dataset_sha256", "base", "requirements",
     "single_container", "pod",
 ]  # fmt: skip
 CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
@@ -28,7 +28,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
     "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
-    "code_agreed", "contradiction", "unleased", "cancel_reason",
+    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",

@@ -60,6 +60,7 @@ class StopTrainer:
 
     generation: int
     in_place: bool = False  # it goes on in the same launch at once
+    freeze: bool = False  # in memory, by the driver, instead
     wait: bool = True  # until one that saves when asked has answered; else it is killed after its grace
     name: ClassVar[str] = "stop"
 

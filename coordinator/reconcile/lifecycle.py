@@ -46,11 +46,15 @@ from coordinator.reconcile.transitions import (
     end,
     ended_by_itself,
     finished,
+    frozen_ended,
     grant_fields,
     initialized_fields,
     launch_failed,
     launch_timed_out,
+    not_frozen,
+    not_thawed,
     progress_fields,
+    requeue,
     restart,
     retry,
     save_failure,
@@ -96,7 +100,7 @@ def _operate(w: ObservedState) -> Step:
     if w.shim.generation > w.op.generation:
         reshape = {**w.op.doc, "generation": w.shim.generation + 1}
         return WriteJob("renumber", {"reshape": reshape}, OperationRenumbered())
-    if w.op.kind == "requeue" and w.runs and w.job.edited and w.shim.generation < w.op.generation:
+    if w.op.kind == "requeue" and not w.op.freezes and w.runs and w.job.edited and w.shim.generation < w.op.generation:
         return undo(w, rigidity_reason(w.job))
     if w.op.kind in ("requeue", "finish"):
         return _stop(w) or _conclude_stop(w)
@@ -218,6 +222,8 @@ def _stop(w: ObservedState) -> Step | None:
         return RequestRemoval()  # end leftovers of a dead shim before a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
+    if w.runs and w.op.freezes:
+        return _freeze(w)
     if w.runs:  # pods of a gang share a disk, and no memory
         in_place = w.reshapes_in_place and w.job.gpus_per_pod is None
         return StopTrainer(w.op.generation, in_place, wait=not w.op.forced)
@@ -225,6 +231,15 @@ def _stop(w: ObservedState) -> Step | None:
         return Wait(POLL_S, "saving")
     relaunch = w.op.how == "relaunch" or (w.lost_pods and w.op.kind not in ("requeue", "finish"))
     return RequestRemoval() if relaunch and w.op.launch is None else None
+
+
+def _freeze(w: ObservedState) -> Step:
+    """Have the driver freeze the trainer; one that it does not freeze trains on."""
+    if w.shim.unfrozen_by == w.freeze_id:
+        return not_frozen(w, w.shim.unfrozen)
+    if not w.shim.freezes:
+        return not_frozen(w, "its shim freezes trainings on a machine's own GPUs only")
+    return StopTrainer(w.op.generation, freeze=True)
 
 
 def _pause(w: ObservedState) -> Step | None:
@@ -239,6 +254,8 @@ def _pause(w: ObservedState) -> Step | None:
 
 def _conclude_stop(w: ObservedState) -> Step:
     """Conclude a requeue or finish after the stop; GPUs are released as for any ended or undone job."""
+    if w.op.kind == "requeue" and w.op.freezes and not w.frozen:
+        return restart(w, "its processes are gone") if w.lost else ended_by_itself(w)
     if w.op.kind == "requeue":
         return yielded(w)
     if w.lost and w.shim.trainer != "exited":
@@ -292,6 +309,8 @@ def _start(w: ObservedState) -> Step | None:
         return recover_gang(w, w.gang_failure)
     if not _started(w):
         return StartTrainer(w.job.generation, w.job.gpu_ids, w.checkpoint)
+    if w.frozen:
+        return not_thawed(w)
     if w.shim.trainer == "exited":
         return ended_by_itself(w)
     return None
@@ -309,6 +328,8 @@ def _running(w: ObservedState) -> Step:
     assert w.seen is not None
     first, spawned = w.seen.progress.first_step_at, w.shim.spawn_at
     stepping = first is not None and spawned is not None and first >= spawned
+    if w.job.frozen and w.shim.trainer != "running":
+        return Wait(POLL_S, "it is being thawed")
     if not stepping and w.waited_s < w.config.first_step_timeout_s:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
@@ -317,6 +338,7 @@ def _running(w: ObservedState) -> Step:
         "sized_by": w.op.decision or w.job.doc.get("sized_by"),
     }  # fmt: skip
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
+    changes |= {"frozen": None} if w.job.frozen else {}
     changes |= checkpoint_loss(w)
     since = w.wall if stepping else w.wall - w.waited_s  # one that tells no step trains since it was started
     changes |= {field: since for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
@@ -332,6 +354,8 @@ def _running(w: ObservedState) -> Step:
 
 
 def _without_operation(w: ObservedState) -> Step:
+    if w.job.state == s.SUBMITTED and w.job.frozen:
+        return _rest_frozen(w)
     if w.job.state == s.SUBMITTED:
         return _ensure_at_rest(w) or next(releases(w), None) or _remove_launch(w) or Wait(None)
     if step := free(w) or occupy(w):
@@ -344,11 +368,20 @@ def _without_operation(w: ObservedState) -> Step:
         return Wait(POLL_S, "its launch is ending")
     if (why := w.gang_failure or w.stall) and not finished(w):
         return recover_gang(w, why)
+    if w.frozen:  # the store has lost the newest steps
+        return requeue(w, "it is frozen in memory")
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a restarted shim
         return _start(w) or Wait(None)
     return scale_pods(w) or Wait(POLL_S if w.partly_ended else None)
+
+
+def _rest_frozen(w: ObservedState) -> Step:
+    """Keep the launch of a frozen training; its GPU was given back before the freeze was told."""
+    if w.lost or (w.seen is not None and w.shim.trainer in ("none", "exited")):
+        return frozen_ended(w)
+    return next(releases(w), None) or Wait(None)
 
 
 def _ensure_at_rest(w: ObservedState) -> Step | None:

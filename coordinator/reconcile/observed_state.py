@@ -119,6 +119,18 @@ class ObservedState:
         return command_id(self.job.id, self.job.generation, "start")
 
     @property
+    def freeze_id(self) -> str:
+        """The command that freezes the trainer for the operation: of each another one, since it may be in vain."""
+        return command_id(self.job.id, self.op.generation, f"freeze-{self.op.doc.get('at')}")
+
+    @property
+    def frozen(self) -> bool:
+        """True if its trainer lives on without a GPU, frozen in memory, as far as is known."""
+        if self.lost:
+            return False
+        return self.shim.trainer == "frozen" if self.seen is not None else self.job.frozen is not None
+
+    @property
     def exit_place(self) -> str:
         """The pod whose exit code `shim` has, such as ` in pod 1`; empty for a job of one pod."""
         if self.job.gpus_per_pod is None or not self.pods:
@@ -173,7 +185,7 @@ class ObservedState:
         agreed = self.job.operation is not None and self.job.operation.forced
         gone = self.lost or bool(self.lost_pods) or self.seen is None
         theirs = self.job.doc.get("origin") == "volcano" and gone
-        if self.shim.taken:  # nothing was started
+        if self.shim.taken or self.frozen:  # nothing was started, or it goes on
             return False
         return self.job.generation > 0 and not (agreed or theirs or resumes(self.job, self.seen))
 
@@ -183,7 +195,7 @@ class ObservedState:
         op = self.job.operation
         if op is None or op.kind not in ("reshape", "move", "requeue") or self.job.generation >= op.generation:
             return False
-        return not (op.forced or self.job.code_agreed or self.job.cancel)
+        return not (op.freezes or op.forced or self.job.code_agreed or self.job.cancel)
 
     @property
     def trains(self) -> bool:

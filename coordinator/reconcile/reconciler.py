@@ -289,6 +289,7 @@ class Reconciler:
         key = launch_key(self._master_key, job.uid, job.launch)
         command = command_id(job.id, step.generation, step.name)
         if isinstance(step, StopTrainer):
+            command = observed.freeze_id if step.freeze else command
             # Of a gang only the first pod announces; the others save with it.
             together = step.wait and job.gpus_per_pod is not None and observed.seen is not None and observed.seen.hook
             stop = StopCall(
@@ -297,6 +298,7 @@ class Reconciler:
                 grace_s=ENDLESS_S if together else grace_s(job, beat, self.config.grace_s),
                 wait=step.wait,
                 in_place=step.in_place,
+                freeze=step.freeze,
                 unasked=observed.stop_is_unasked,
             )
             return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)

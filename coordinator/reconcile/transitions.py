@@ -73,6 +73,30 @@ def save_failure(w: ObservedState) -> str:
     return f"it did not save when it was asked to stop ({how}); {resume_point(w)}"
 
 
+def not_frozen(w: ObservedState, why: str) -> WriteJob:
+    """Let a training that the driver does not freeze train on; it is not asked again unless its user asks."""
+    step = undo(w, why)
+    changes: JobChanges = {**step.changes, "unfrozen": {"generation": w.job.generation, "why": why}}
+    return WriteJob(step.name, changes, step.event)
+
+
+def not_thawed(w: ObservedState) -> WriteJob:
+    """Let a frozen training wait on; after some tries until its user resumes it. Nothing of it is lost."""
+    why = f"it could not be thawed: {w.shim.unfrozen or 'it is not known why'}"
+    if w.job.retries < w.config.retries:
+        return requeue(w, f"{why}; tries again", w.job.retries + 1)
+    step = requeue(w, why)
+    changes: JobChanges = {**step.changes, "held": why, "suspended": True, "retries": 0}
+    changes["message"] = sentence = describe_hold(JobRecord({**w.job.doc, **changes}))
+    return WriteJob("hold", changes, JobHeld(sentence))
+
+
+def frozen_ended(w: ObservedState) -> WriteJob:
+    """Fail a job whose frozen training has ended: there is nothing from which it could go on."""
+    gone = "its frozen process is gone, with all that it had not saved"
+    return failed(w, gone if w.lost else describe_exit(w.shim, w.exit_place))
+
+
 def retry(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
     """Restart and count a retry; given up after the last one."""
     idle = w.job.iterations_done > 0 and not _stepped(w)  # a long life without a step shows no health
@@ -218,6 +242,7 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
         "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
+        "frozen": {"launch": w.job.launch, "node": w.job.frozen or w.job.node} if w.frozen else None,
     }  # fmt: skip
 
 
@@ -241,7 +266,7 @@ def yielded(w: ObservedState) -> Step:
     why = save_failure(w) or str(w.job.doc.get("message") or "")
     more_urgent = list(w.op.yields_to)
     changes = _queued(w, why) | {"preempts": w.job.preempts + bool(more_urgent), "yields_to": more_urgent}
-    changes["stopped_by_us"] = w.op.generation
+    changes["stopped_by_us"] = None if w.frozen else w.op.generation
     return WriteJob("yielded", changes, JobYielded(why))
 
 
@@ -306,7 +331,7 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
+        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 

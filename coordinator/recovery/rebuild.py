@@ -180,7 +180,7 @@ def _followed(job: JobRecord, running: LivingLaunch | None, rows: Mapping[str, G
 
 def _is_ahead(job: JobRecord, launch: int, shim: ShimStatus) -> bool:
     """True if it trains, or has trained, by a grant of which the document knows nothing."""
-    if shim.trainer == "none":
+    if shim.trainer in ("none", "frozen"):  # of one that is frozen its first report says what to do
         return False
     if shim.generation <= job.generation:
         return launch > job.launch and shim.trainer in TRAINS

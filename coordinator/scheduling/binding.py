@@ -15,7 +15,7 @@ from adaptive_scheduler.snapshot import Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import UNLIMITED, Doc, GpuRecord, JobRecord
-from coordinator.model.resumption import rigid
+from coordinator.model.resumption import freezable, rigid
 from coordinator.model.tables import JobChanges
 
 
@@ -53,7 +53,8 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Jo
         case Move():
             return _move(decision, job, context)
         case Requeue():
-            return _stopped("requeue", job, yields_to=list(decision.yields_to))
+            freeze = {"freeze": True} if freezable(job) else {}
+            return _stopped("requeue", job, yields_to=list(decision.yields_to), **freeze)
         case Finish():
             return _stopped("finish", job)
 
@@ -68,8 +69,8 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChang
         to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
         reshape |= {"victim": victim.raw_id, "victim_generation": victim.generation, "victim_keeps": list(keeps)}
     return {
-        "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to), "launch": job.next_launch,
-        "yields_to": None, "reshape": {**reshape, "to": to},
+        "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to),
+        "launch": job.launch if job.frozen else job.next_launch, "yields_to": None, "reshape": {**reshape, "to": to},
     }  # fmt: skip
 
 

@@ -222,6 +222,8 @@ def _rest(doc: JobRow) -> Iterator[str]:
             "elastic must be true (it goes on where it was stopped) or false (it is never stopped), "
             f"not {show(doc['elastic'])}"
         )
+    if doc.get("freeze") is not None and not isinstance(doc["freeze"], bool):
+        yield f"freeze must be true (NVIDIA's driver may freeze it in memory) or false, not {show(doc['freeze'])}"
     if doc.get("hooks") is not None and not isinstance(doc["hooks"], bool):
         yield f"hooks must be true or false, not {show(doc['hooks'])}"
     grace_s = doc.get("grace_s")

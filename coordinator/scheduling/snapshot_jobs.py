@@ -164,10 +164,13 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         id=job.id,
         type=job.job_type,
         state=cast(JobState, job.state),
-        optional=job.optional,
+        optional=(1,) if job.frozen else job.optional,
         num_gpus=len(held),
         node=_place(job),
         rigid=resumption.stays_unasked(job),
+        freezes=resumption.freezable(job),
+        frozen=job.frozen is not None,
+        unfrozen=job.unfrozen,
         forced=job.forced,
         grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,
@@ -176,7 +179,7 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         reshape_cost_s=job.doc.get("reshape_cost_s"),
         relaunches=job.recreated and job.gpus_per_pod is None,
         gpu_type=job.doc.get("gpu_type"),
-        pinned=job.doc.get("pinned") or (_place(job) if stays else None),
+        pinned=job.frozen or job.doc.get("pinned") or (_place(job) if stays else None),
         stays=stays,
         max_workers=_hosts(job),
         gpus_per_pod=job.gpus_per_pod or 0,
@@ -308,6 +311,8 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
         return True
     if job.state == s.SUBMITTED:
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
+        if job.frozen:
+            unfinished = seen.beat is None or seen.beat.shim.trainer != "frozen"
         return job.rests(wall) or booked or unfinished or is_held(job)
     rests = job.state != s.RUNNING or job.rests(wall)
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"

@@ -30,6 +30,7 @@ FIELDS = {  # of a job document, by the option that sets them
     "name": "job_id",
     "code": "code",
     "elastic": "elastic",
+    "freeze": "freeze",
     "deadline": "sla",
     "gpu_type": "gpu_type",
     "node": "node",
@@ -81,6 +82,7 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
     help="The job saves on SIGTERM and resumes, so that it can be reshaped at once; or it must never be stopped.  "
     "[default: once it has shown that it resumes]",
 )  # fmt: skip
+@click.option("--freeze", is_flag=True, help="NVIDIA's driver may freeze it in memory, so that it can give its GPU up.")
 @click.option("--deadline", metavar="TIME", help="From now until its end, such as 90s, 15m or 2h.")
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")

@@ -138,6 +138,53 @@ def test_it_trains_on_each_set_of_gpus_in_turn_and_gives_them_back(
             assert one.memory <= before[gpu_id].memory + SLACK
 
 
+PLAIN = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(1, 401):
+    loss = model(torch.randn(256, 1024, device="cuda")).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"step={step} loss={loss.item()!r}", flush=True)
+"""
+
+
+def losses(folder: Path) -> list[str]:
+    """The lines of its steps."""
+    lines = (folder / "output.log").read_text().splitlines()
+    return [line for line in lines if line.startswith("step=")]
+
+
+@pytest.mark.parametrize("script", ["torch"], indirect=True)
+def test_a_training_that_never_saves_is_frozen_without_its_gpu_and_goes_on_as_undisturbed(
+    coordinator: TinyCoordinator, launch: Launch, gpus: list[str], script: list[str], tmp_path: Path
+) -> None:
+    Path(script[1]).write_text(PLAIN)
+    undisturbed = subprocess.run(
+        script, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus[0]}, capture_output=True, text=True, check=True
+    )
+    before = held(gpus[:1])[gpus[0]]
+    launch.start(1, (gpus[0],))
+    told(coordinator, 1, lambda b: len(losses(launch.folder)) > 50, "it trains")
+    trainer = told(coordinator, 1, lambda b: b.shim.trainer_pid, "its process").shim.trainer_pid
+    launch.call("stop", {"generation": 2, "command_id": "freeze", "grace_s": 60.0, "freeze": True})
+    eventually(lambda: (s := coordinator.beats[-1].shim).trainer == "frozen" or s.unfrozen, "it is frozen, or not", 60)
+    frozen = coordinator.beats[-1]
+    assert (frozen.shim.unfrozen, frozen.shim.trainer, frozen.shim.gpu_ids) == ("", "frozen", [])
+    assert frozen.shim.trainer_pid == trainer
+    free = held(gpus[:1])[gpus[0]]
+    assert trainer not in free.pids
+    assert free.memory <= before.memory + SLACK
+    made = len(losses(launch.folder))
+    assert made < 400
+    launch.start(3, (gpus[-1],))
+    told(coordinator, 3, lambda b: b.shim.trainer == "exited", "the end")
+    assert losses(launch.folder) == [line for line in undisturbed.stdout.splitlines() if line.startswith("step=")]
+
+
 @pytest.fixture
 def stranger(script: list[str], gpus: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Somebody else's process, which holds a tensor of `FOREIGN` bytes on the first GPU."""

@@ -96,7 +96,8 @@ class Up(GpuLog):
         """Start it (again), and wait until it answers; with a failpoint it may be gone before it does."""
         assert self.process is None or self.process.poll() is not None, "it still runs"
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        given = {"PYTHONPATH": str(ROOT), "RESHAPE_GPU_LOCKS": str(self.locks)}
+        path = os.pathsep.join(filter(None, (self._times.get("PYTHONPATH"), str(ROOT))))
+        given = {"PYTHONPATH": path, "RESHAPE_GPU_LOCKS": str(self.locks)}
         environment = os.environ | self._times | given | ({"RESHAPE_FAILPOINT": failpoint} if failpoint else {})
         command = [sys.executable, "-P", "-m", self._program, "--state", str(self.state), "up", *self._arguments]
         with (self.state / "up.log").open("ab") as log:

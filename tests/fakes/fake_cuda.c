@@ -1,8 +1,10 @@
 /* Stands for libcuda.so.1 and libnvidia-ml.so.1: the checkpoint calls as a state machine per process.
 
-   The folder in FAKE_CUDA holds `PID.state` (CUprocessState) and `PID.held` (GPU and bytes) of each process that uses
+   The folder `state` beside that of the libraries holds `PID.state` (CUprocessState) and `PID.held` (GPU and bytes) of each process that uses
    CUDA, `GPU.free` and `GPU.name` of each GPU, and `fail.VERB` for a call that is to fail: the error, or -1 to hang.
    SIGSTOP and SIGCONT stand for what a locked process waits in: its next CUDA call. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +12,22 @@
 #include <unistd.h>
 #include <dirent.h>
 
+static const char *folder(void) {
+    static char found[4096];
+    Dl_info us;
+    if (!*found && dladdr((void *)folder, &us)) {
+        snprintf(found, sizeof found, "%s", us.dli_fname);
+        snprintf(strrchr(found, '/'), 16, "/../state");
+    }
+    return found;
+}
+
 static char *path(const char *format, const char *name) {
     static char found[4][4096];
     static int next;
     char *here = found[next++ % 4], file[512];
     snprintf(file, sizeof file, format, name);
-    snprintf(here, 4096, "%s/%s", getenv("FAKE_CUDA"), file);
+    snprintf(here, 4096, "%s/%s", folder(), file);
     return here;
 }
 
@@ -136,11 +148,11 @@ int nvmlDeviceGetMemoryInfo(void *gpu, struct memory *found) {
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct process *found) {
-    DIR *folder = opendir(getenv("FAKE_CUDA"));
+    DIR *all = opendir(folder());
     struct dirent *entry;
     unsigned most = *count;
     *count = 0;
-    while (folder && (entry = readdir(folder)) && *count < most) {
+    while (all && (entry = readdir(all)) && *count < most) {
         char on[64];
         long long size = 0;
         size_t length = strlen(entry->d_name);
@@ -151,6 +163,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct p
             found[(*count)++] = (struct process){(unsigned)atoi(entry->d_name), (unsigned long long)size, 0, 0};
         fclose(f);
     }
-    if (folder) closedir(folder);
+    if (all) closedir(all);
     return 0;
 }

@@ -12,6 +12,28 @@ import pytest
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 GIB = 1 << 30
+PYNVML = """
+import os
+from pathlib import Path
+from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
+
+here, nvml = Path(HERE), FakeNvml([FakeGpu(gpu, name="NVIDIA H100") for gpu in SHOWN])
+
+def held():
+    for file in here.glob("*.held"):
+        try:
+            gpu, size = file.read_text().split()
+            os.kill(int(file.stem), 0)
+        except (OSError, ValueError):
+            continue
+        yield int(file.stem), gpu, int(size)
+
+def __getattr__(name):
+    for gpu in nvml.gpus:
+        gpu.sizes = {pid: size for pid, on, size in held() if on == gpu.uuid}
+        gpu.pids, gpu.used = list(gpu.sizes), sum(gpu.sizes.values())
+    return getattr(nvml, name)
+"""
 
 
 class FakeDriver:
@@ -25,7 +47,15 @@ class FakeDriver:
         self.folder, libraries = folder / "state", folder / "libraries"
         self.folder.mkdir(parents=True)
         libraries.mkdir()
-        command = [compiler, "-shared", "-fPIC", *(["-DOLD"] if old else []), "-o", libraries / "libcuda.so.1", SOURCE]
+        command = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            *(["-DOLD"] if old else []),
+            "-o",
+            libraries / "libcuda.so.1",
+            SOURCE,
+        ]
         subprocess.run(command, check=True)
         shutil.copy(libraries / "libcuda.so.1", libraries / "libnvidia-ml.so.1")
         self.gpus = [f"GPU-{uuid.uuid4()}" for _ in range(3)]
@@ -35,6 +65,13 @@ class FakeDriver:
         before = os.environ.get("LD_LIBRARY_PATH")
         path = os.pathsep.join([str(libraries), *([before] if before else [])])
         self.environment = {"LD_LIBRARY_PATH": path, "FAKE_CUDA": str(self.folder)}
+
+    def pynvml(self, folder: Path, gpus: int) -> None:
+        """Write a module `pynvml` into a folder, which shows the first `gpus` GPUs of this driver."""
+        folder.mkdir()
+        (folder / "pynvml.py").write_text(
+            PYNVML.replace("SHOWN", repr(self.gpus[:gpus])).replace("HERE", repr(str(self.folder)))
+        )
 
     def put(self, name: str, value: object) -> None:
         """Write a file of the fake, whole or not at all: `GPU.free`, or `fail.VERB` (-1: that call hangs)."""

@@ -32,6 +32,7 @@ from sidecar.protocol import (
 
 FRESH = ShimStatus()
 REMOVAL_S = 1.0
+DRIVER_S = 2.0  # to freeze or thaw a trainer
 
 
 @dataclass
@@ -62,6 +63,8 @@ class Behaviour:
     partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
     agrees: bool = False  # that all pods of a gang stop at the same step once one of them was asked to
     cut: set[int] = field(default_factory=set)  # pods of a gang of which the same is true
+    freezes: bool = False  # that its launches can freeze its trainer
+    unfrozen: list[str] = field(default_factory=list)  # why the next freezes and thaws are in vain; empty: one is not
     answers_lost: int = 0  # how many of the next calls are carried out and not answered
 
 
@@ -88,6 +91,8 @@ class Launch:
         self.kill_at = float("inf")
         self.checkpoint: Checkpoint | None = None  # as verified at the trainer's last rest
         self.checkpoint_at: float | None = None
+        self.calls_driver: tuple[float, StartCall | StopCall] | None = None  # to freeze or thaw, until then
+        self.thawed_at: float | None = None
 
     @property
     def url(self) -> str:
@@ -241,6 +246,10 @@ class Machines:
     def start(self, url: str, key: bytes, job: str, launch: int, call: StartCall) -> ShimStatus:
         shim = self._reach(url)
         if self._new(shim, call.generation, call.command_id):
+            if shim.status.trainer == "frozen":
+                self._executed(shim, call.generation, call.command_id)
+                self._own(shim, call.gpu_ids)
+                return self._call_driver(shim, call, gpu_ids=call.gpu_ids)
             if shim.trains:
                 raise Conflict("a trainer is still running here; stop it first")
             self._executed(shim, call.generation, call.command_id)
@@ -249,10 +258,37 @@ class Machines:
 
     def stop(self, url: str, key: bytes, job: str, launch: int, call: StopCall) -> ShimStatus:
         shim = self._reach(url)
+        if call.freeze and self._new(shim, call.generation, call.command_id):
+            if shim.status.trainer != "running" or shim.calls_driver:
+                raise Conflict("no trainer runs here that could be frozen now")
+            return self._call_driver(shim, call)
         if self._new(shim, call.generation, call.command_id):
             self._executed(shim, call.generation, call.command_id)
             self._quit(shim, self._clock.now() + call.grace_s)
         return self._answered(shim)
+
+    def _call_driver(self, shim: Launch, call: StartCall | StopCall, **more: Any) -> ShimStatus:
+        self.effects += 1
+        shim.calls_driver = self._clock.now() + DRIVER_S, call
+        shim.change(trainer="stopping", unfrozen="", unfrozen_by="", **more)
+        return self._answered(shim)
+
+    def _driver_answers(self, shim: Launch) -> None:
+        """Freeze or thaw the trainer, or leave it as it was."""
+        if shim.calls_driver is None or self._clock.now() < shim.calls_driver[0] or not shim.trains:
+            return
+        (_, call), unfrozen = shim.calls_driver, self.of(shim.job).unfrozen
+        shim.calls_driver, why = None, unfrozen.pop(0) if unfrozen else ""
+        if why:
+            shim.change(unfrozen=why, unfrozen_by=call.command_id)
+        if isinstance(call, StopCall) and not why:
+            self._executed(shim, call.generation, call.command_id)
+        if isinstance(call, StopCall) == bool(why):
+            shim.change(trainer="running")
+            shim.thawed_at, shim.base = self._clock.now(), shim.steps - 1
+        else:
+            self._release(shim)
+            shim.change(trainer="frozen", gpu_ids=[], lease_deadline=0.0)
 
     def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus:
         raise Conflict("this trainer cannot save without exiting")
@@ -289,10 +325,8 @@ class Machines:
         now, newest = self._clock.now(), self.disk.get(shim.job)
         if newest is not None and call.checkpoint not in (None, newest.name):  # none named: the newest is taken
             self.violations.append(f"{shim.url} resumes from {call.checkpoint}, though {newest.name} is newer")
-        for gpu in call.gpu_ids:
-            if (owner := self.owners.get(gpu)) is not None:
-                self.violations.append(f"GPU {gpu} is given to {shim.url} while {owner.url} uses it")
-            self.owners[gpu] = shim
+        self._own(shim, call.gpu_ids)
+        shim.thawed_at = None
         shim.previous_last_at = shim.last_at
         shim.base = shim.steps = newest.step if newest else 0
         shim.first_at = shim.last_at = None
@@ -300,8 +334,15 @@ class Machines:
         shim.renew(now + call.lease_s, now)
         deadline = shim.status.lease_deadline
         kept = {"generation": shim.status.generation, "command_id": shim.status.command_id, "shim_pid": shim.pid}
+        kept["freezes"] = shim.status.freezes
         fresh = {"trainer": "running", "trainer_pid": shim.pid + 2, "gpu_ids": call.gpu_ids, "spawn_at": now}
         shim.status = msgspec.structs.replace(FRESH, **kept, **fresh, lease_deadline=deadline)
+
+    def _own(self, shim: Launch, gpu_ids: Sequence[str]) -> None:
+        for gpu in gpu_ids:
+            if (owner := self.owners.get(gpu)) is not None:
+                self.violations.append(f"GPU {gpu} is given to {shim.url} while {owner.url} uses it")
+            self.owners[gpu] = shim
 
     def _quit(self, shim: Launch, kill_at: float, fenced: bool = False) -> None:
         shim.kill_at = min(shim.kill_at, kill_at)
@@ -358,6 +399,7 @@ class Machines:
                 if shim.removal_asked and not self.cut(shim):
                     self._end(shim)
                 self._bring_up(shim)
+                self._driver_answers(shim)
                 self._train(shim)
                 self._finish(shim)
 
@@ -369,14 +411,15 @@ class Machines:
             shim.alive = False
         elif not behaviour.never_comes_up:
             shim.up, shim.checkpoint = True, self.disk.get(shim.job)
+            shim.change(freezes=behaviour.freezes)
 
     def _train(self, shim: Launch) -> None:
         now, behaviour = self._clock.now(), self.of(shim.job)
-        if not shim.trains:
+        if not shim.trains or shim.calls_driver:
             return
         spawned, stop_at = shim.status.spawn_at or 0.0, shim.status.stop_at
         obeys = shim.status.trainer == "stopping" and stop_at is not None and not behaviour.ignores_stop
-        first = spawned + behaviour.first_step_s
+        first = spawned + behaviour.first_step_s if shim.thawed_at is None else shim.thawed_at
         if behaviour.exits and now >= first:
             self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
             return

@@ -11,8 +11,8 @@ launch too many. Twin with real SIGKILLs: `test_crash_points.py`.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
@@ -50,6 +50,7 @@ class Journey:
     counts: tuple[int, ...] = (1, 2, 4)  # that job one can run on
     nodes: tuple[FoundNode, ...] = ()  # beside the one with four GPUs
     settings: Settings | None = None
+    more: Mapping[str, object] = field(default_factory=dict)  # fields of job one
 
 
 def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
@@ -76,6 +77,13 @@ def rests(job: str) -> Callable[[World], bool]:
         return record is not None and record.state == s.SUBMITTED and record.doc.get("down") == record.launch
 
     return holds
+
+
+def rests_frozen(world: World) -> bool:
+    """Job one waits in the queue, frozen in memory, and its GPU is free."""
+    record = world.c.cache.job("one")
+    waits = record is not None and record.state == s.SUBMITTED and record.frozen is not None
+    return waits and all(gpu.job is None for gpu in world.c.cache.gpus().values())
 
 
 def is_of_volcano(world: World) -> bool:
@@ -297,6 +305,33 @@ JOURNEYS = {
         ),
         generations={"one": 2}, counts=(4,), settings=NOTHING_ELSE,
     ),
+    "a training that never saves is frozen and thawed": Journey(
+        Behaviour(iterations=60, freezes=True, ignores_stop=True),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 1), lambda world: world.api.suspend("one")),
+            Act(rests_frozen, lambda world: world.api.resume("one")),
+        ),
+        generations={"one": 2}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
+    ),
+    "a training is not frozen and trains on": Journey(
+        Behaviour(iterations=90, freezes=True, ignores_stop=True, unfrozen=["it has set up NCCL"]),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 1), lambda world: world.api.suspend("one")),
+            Act(lambda world: bool(world.job("one").unfrozen), lambda world: world.api.resume("one")),
+        ),
+        generations={"one": 1}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
+    ),
+    "a frozen training is thawed at the second try": Journey(
+        Behaviour(iterations=60, freezes=True, ignores_stop=True, unfrozen=["", "its GPU has no room"]),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 1), lambda world: world.api.suspend("one")),
+            Act(rests_frozen, lambda world: world.api.resume("one")),
+        ),
+        generations={"one": 3}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
+    ),
     "a job that does not start again after a reshape is held and resumed": Journey(
         Behaviour(iterations=120),
         BOTH_END,
@@ -347,7 +382,8 @@ def travel(journey: Journey, crash_at: int | None = None, kind: type[W] = World)
             acts.pop(0).do(world)
         return not acts and bool(world.states()) and world.at_rest()
 
-    world.submit("one", list(journey.counts), replace(journey.first, exits=list(journey.first.exits)))
+    own = {"exits": list(journey.first.exits), "unfrozen": list(journey.first.unfrozen)}
+    world.submit("one", list(journey.counts), replace(journey.first, **own), **journey.more)
     world.run(done)
     return world
 
@@ -394,7 +430,7 @@ def crashes(name: str, undisturbed: World) -> list[int]:
 def opening(journey: Journey) -> tuple[object, ...]:
     """Return all that decides what happens before the first act."""
     first = replace(journey.first, iterations=0)
-    return (bool(journey.acts), first, journey.config, journey.counts, journey.nodes, journey.settings)
+    return (bool(journey.acts), first, journey.config, journey.counts, journey.nodes, journey.settings, journey.more)
 
 
 @pytest.mark.drawn

@@ -145,6 +145,9 @@ HOW_IT_STOPS = (
     Field("elastic", {"type": "boolean"}, "kept as it is until it has shown that it resumes",
           "true: it saves and resumes, and may be stopped at any time; false: it is never stopped to be reshaped or "
           "moved.", True),
+    Field("freeze", {"type": "boolean"}, "false",
+          "true: one that has not shown that it resumes may be frozen in memory by NVIDIA's driver (570 and newer), so "
+          "that its GPU can serve others meanwhile; one process on one GPU, on one machine.", True),
     Field("hooks", {"type": "boolean"}, "true",
           "false: our code is kept out of its interpreter, so that it saves only by what its script does itself.",
           False),

@@ -1,0 +1,31 @@
+"""Runs `reshape` as `quick_plays` does, and has sidecars, too, find the modules of a folder first.
+
+Called as `python -m tests.fakes.up_with_modules ARGUMENTS OF RESHAPE`; the folder is in TEST_MODULES. Usable without
+pytest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from launcher import local, playbook
+from reshape.cli.main import main as reshape
+from tests.fakes import quick_plays
+
+
+def main() -> None:
+    """Run `reshape` with the arguments of this process."""
+    folder, made = os.environ["TEST_MODULES"], local.launch_spec
+
+    def with_modules(job: Any, folders: Any, coordinator: str, command: list[str], *more: Any) -> dict[str, Any]:
+        command = [word.replace("PYTHONPATH=", f"PYTHONPATH={folder}:", 1) for word in command]
+        return dict(made(job, folders, coordinator, command, *more))
+
+    local.launch_spec = with_modules
+    playbook._runner = quick_plays.runner
+    reshape()
+
+
+if __name__ == "__main__":
+    main()
