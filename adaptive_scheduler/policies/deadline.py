@@ -237,8 +237,9 @@ def _yield_place(
     chosen = tuple(candidate.job for candidate in candidates if not candidate.rejected)
     if not chosen:
         return None  # D7: no stop without benefit
+    does = "is frozen in memory" if heavy.freezes else "saves a checkpoint"
     sentence = (
-        f"{_overdue_words(heavy)}; it saves a checkpoint and goes back to the queue until {', '.join(chosen)} "
+        f"{_overdue_words(heavy)}; it {does} and goes back to the queue until {', '.join(chosen)} "
         f"{'has' if len(chosen) == 1 else 'have'} started, lighter than it."
     )
     listed = sorted(candidates, key=lambda candidate: bool(candidate.rejected))[:LISTED]
@@ -254,7 +255,7 @@ def _replacements(
     place = _FreedResources(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
     left_s = found.te_s or 0.0
-    again_s = left_s + heavy.unsaved_s
+    again_s = left_s + (0.0 if heavy.freezes else heavy.unsaved_s)
     for job in lighter:
         its = diagnose(job, snapshot, settings)
         job_s = its.te_s or 0.0

@@ -493,6 +493,16 @@ def test_x9_a_job_that_cannot_shrink_is_stopped():
     assert isinstance(answer, Requeue) and answer.yields_to == ("l",)
 
 
+@pytest.mark.parametrize("freezes", [True, False])
+def test_x9_one_that_never_saves_gives_its_place_where_it_can_be_frozen(freezes):
+    heavy = overdue(rigid=True, freezes=freezes, unsaved_s=1e6)
+    found = answers(world(heavy, light()))
+    assert [(type(d), d.job) for d in found] == ([(Requeue, "h")] if freezes else [])
+    said = "; it is frozen in memory and goes back to the queue until l has started"
+    assert all(said in d.explanation.sentence for d in found)
+    assert all(candidate.makespan_s == 50.0 for d in found for candidate in d.explanation.candidates), "nothing is lost"
+
+
 def test_x9_the_most_urgent_lighter_job_is_the_one_that_starts():
     jobs = [waiting("late", optional=(1,), sla_s=9000), waiting("soon", optional=(1,), sla_s=1500)]
     assert answers(cluster(heavy_gpu(), *jobs, used=4), chosen=ELASTIC)[0].job == "soon"
