@@ -139,11 +139,12 @@ def test_it_trains_on_each_set_of_gpus_in_turn_and_gives_them_back(
 
 
 PLAIN = """
-import torch
+import time, torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
 optimizer = torch.optim.Adam(model.parameters())
-for step in range(1, 401):
+for step in range(1, 601):
+    time.sleep(0.02)
     loss = model(torch.randn(256, 1024, device="cuda")).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -179,7 +180,7 @@ def test_a_training_that_never_saves_is_frozen_without_its_gpu_and_goes_on_as_un
     assert trainer not in free.pids
     assert free.memory <= before.memory + SLACK
     made = len(losses(launch.folder))
-    assert made < 400
+    assert made < 600
     launch.start(3, (gpus[-1],))
     told(coordinator, 3, lambda b: b.shim.trainer == "exited", "the end")
     assert losses(launch.folder) == [line for line in undisturbed.stdout.splitlines() if line.startswith("step=")]
