@@ -18,6 +18,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -39,6 +40,9 @@ BEHIND_TRAINING = ":"  # in the name of one of those: `training-2:g1-s30`
 BAD = "bad-"
 TEMPORARY = ".tmp-"
 ROOM = "room"  # beside copies in memory: how many bytes a save may take there; none without it
+HOLDER = "holder.sock"  # there: the process that holds tensors on a GPU (`sidecar/gpu_memory.py`)
+TENSORS, BULK = "tensors.json", "tensors.bin"  # in a checkpoint: what of it is held on a GPU, its bytes on the disk
+ANSWER_S = 30.0  # for the holder, which opens the GPU first
 PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes read at once, bytes of one CRC, at most for one digest
 SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
 
@@ -335,18 +339,21 @@ class Checkpoints:
         step: int,
         files: Mapping[str, bytes | memoryview | Callable[[str], object]],
         report: Callable[[str], object] = tell,
+        in_memory: Mapping[str, bytes | memoryview | Callable[[str], object]] | None = None,
     ) -> str:
         """Write all files or none, and return the checkpoint's name. Durable on return, unless memory was offered.
 
         A checkpoint of this very step that is already there and good is kept. A callable may be called twice: for
-        memory, and where that fails for the disk. `report`: is given the line that says so. Raises CheckpointError;
-        then nothing has changed.
+        memory, and where that fails for the disk. `report`: is given the line that says so. `in_memory`: the files for
+        memory where they are others, as of a state that is held on a GPU. Raises CheckpointError; then nothing has
+        changed.
         """
         name = f"g{self.generation}-s{step}"
-        memory = self.place(files)
+        first = files if in_memory is None else in_memory
+        memory = self.place(first)
         if memory is not self:
             try:
-                memory.save(step, files, report)
+                memory.save(step, first, report)
                 memory.prune(keep=1)
                 return name
             except CheckpointError:  # as memory has become full, or a file cannot be moved there
@@ -518,6 +525,50 @@ class InMemory(Checkpoints):
 
     def _names(self) -> list[str]:
         return [name for name in super()._names() if not (self.folder / name / MANIFEST).is_symlink()]
+
+    def _fault(self, name: str) -> str | None:
+        fault = super()._fault(name)
+        if fault is None and (self.folder / name / TENSORS).exists():
+            fault = held_fault(self.folder / name)
+        return fault
+
+
+class Holder:
+    """A connection to the process that holds tensors on a GPU. Raises OSError, also where it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(ANSWER_S)
+        self._socket.connect(str(path))
+
+    def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
+        """Return the answer; its `ok` is False where the request was refused, and `why` says why."""
+        self._socket.sendall(json.dumps({"do": verb, **fields}).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("the process that holds tensors on a GPU has ended")
+            answer += data
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def held_fault(folder: Path) -> str | None:
+    """Return why the tensors of this checkpoint cannot be had from a GPU, or None."""
+    try:
+        token = json.loads((folder / TENSORS).read_text())["token"]
+        holder = Holder(folder.parent / HOLDER)
+        try:
+            alive = holder.ask("alive", token=token)["ok"]
+        finally:
+            holder.close()
+    except (OSError, ValueError, KeyError):
+        alive = False
+    return None if alive else "its tensors were in GPU memory, and the process that held them has ended"
 
 
 def _rank(name: str) -> tuple[int, int]:

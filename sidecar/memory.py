@@ -5,6 +5,8 @@ When a trainer is told to stop because it is to go on here with other GPUs, the 
 writes to the disk once the trainer has ended, and the next trainer loads it at once. Promises (`reliability.md` 4,
 "In memory first"): a copy is freed once it is on the disk or the launch ends; a writer that is killed or fails begins
 again; one whose shim is killed goes on, and the launch counts as running for so long. The shim waits for no disk here.
+Where the job keeps a GPU, the writer also holds what is in the GPU's memory (`gpu_memory.py`): it frees that once it is
+on the disk and the next trainer has it, and at the latest before the GPU can be another's.
 Standard library, Python 3.8: `shim.py` loads it from its folder.
 """
 
@@ -13,11 +15,14 @@ import fcntl
 import glob
 import hashlib
 import importlib.util
+import json
 import mmap
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -29,6 +34,11 @@ NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")
 ROOM, MANIFEST, HALF = "room", "manifest.json", ".tmp-*"  # HALF: of a trainer that was killed as it saved
 SHARE = 4  # at most one of so many free bytes is offered
 AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # until a writer that failed begins again
+HOLDER = "holder.sock"  # by which trainers reach what is held on a GPU
+TENSORS, BULK = "tensors.json", "tensors.bin"  # what of a state is held on a GPU, and its bytes once they are on a disk
+OPEN_S = 1.0  # for the writer to open the GPU before the trainer is told to stop
+WRITE_AFTER_S, LOOK_S = 15.0, 0.05  # for the next trainer to take what is on a GPU, before that is written
+HELD_PAUSE_S, HELD_MOST_S = 1.0, 60.0  # between two tries to write what is on a GPU; without a shim, all of them
 
 
 def rank(name: str) -> "tuple[int, int]":
@@ -61,6 +71,8 @@ class MemoryCopy:
         launch = shim.launch
         self.shim, self.say, self.lock = shim, say, -1
         self.writer: Any = None
+        self.gpu = ""  # whose memory the writer may hold
+        self.listener: Any = None  # of the writer that is started next
         self.again_at, self.pause_s, self.until = NEVER, AGAIN_S, NEVER
         env = {**os.environ, **launch.env}
         self.disk = os.path.join(launch.workdir, env.get("RESHAPE_CHECKPOINTS") or ".")
@@ -104,9 +116,17 @@ class MemoryCopy:
             os.close(self.lock)
         self.lock = -1
 
-    def offer(self) -> bool:
-        """Let the trainer that is about to be told to stop save in memory; False where it may not."""
+    def offer(self, gpu: str = "") -> bool:
+        """Let the trainer that is about to be told to stop save in memory; False where it may not.
+
+        `gpu`: the one that it trains on first, if the next one does, too: its state may stay there.
+        """
+        self.shim.status["held"] = ""
         if self.off or self.busy or not self.shim.warm:
+            if gpu and self.busy:
+                self.shim.status["held"] = (
+                    "state does not stay on the GPU: the last one is still being written to the disk"
+                )
             return False
         try:
             if not is_ours(self.folder):
@@ -116,38 +136,98 @@ class MemoryCopy:
             room = min(self.shim.warm.room(), free.f_bavail * free.f_frsize) // SHARE
             with os.fdopen(os.open(self._room(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(str(max(0, room)))
+            self._listen(gpu)
         except OSError:  # it saves on the disk
             self.withdraw()
             return False
         return True
 
+    def _listen(self, gpu: str) -> None:
+        """Let the trainer reach the writer before that runs: its GPU is opened while the trainer ends its step."""
+        path = os.path.join(self.folder, HOLDER)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        if gpu:
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind(path)
+            self.listener.listen(8)
+            self.gpu = gpu
+
     def _room(self) -> str:
         return os.path.join(self.folder, ROOM)
 
     def withdraw(self) -> None:
-        """Offer nothing more."""
+        """Offer nothing more. What is on a GPU is freed as soon as it is on the disk."""
         with contextlib.suppress(OSError):
             os.unlink(self._room())
+        if self.gpu and self.writer:
+            with contextlib.suppress(OSError):
+                os.kill(self.writer.pid, signal.SIGTERM)
 
-    def write(self, wait: bool = False) -> None:
-        """Start a writer. `wait`: it begins when the trainer has ended, or this shim."""
+    def write(self, wait: bool = False, gpus: "tuple[int, int]" = (1, 1)) -> None:
+        """Start a writer. `wait`: it begins when the trainer has ended, or this shim.
+
+        `gpus`: how many the present trainer has and the next one will have, where one of them stays (`offer`).
+        """
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), self.plain, self.folder, self.disk]
+        command += [self.shim.launch.job_id, str(os.getpid())]
+        passed, env = [self.shim.lock, self.lock], dict(os.environ)
+        listener, self.listener = self.listener, None
+        if listener:
+            device = ",".join(self.shim._devices([self.gpu]))
+            command += [str(listener.fileno()), *map(str, gpus)]
+            passed += [listener.fileno(), *(lock for gpu, lock in self.shim.gpus.items() if gpu == self.gpu)]
+            env.update(CUDA_VISIBLE_DEVICES=device, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         try:
             self.writer = subprocess.Popen(
-                [*command, self.shim.launch.job_id, str(os.getpid())], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, start_new_session=True, pass_fds=[self.shim.lock, self.lock],
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if listener else subprocess.DEVNULL,
+                start_new_session=True, pass_fds=passed, env=env,
             )  # fmt: skip
         except (OSError, ValueError) as fault:
+            self.gpu = ""
             self.withdraw()
             self.again_at = time.clock_gettime(time.CLOCK_BOOTTIME) + AGAIN_S
             self.say(f"no process can be started that writes a checkpoint to the disk ({fault})")
             return
+        finally:
+            if listener:
+                listener.close()  # a trainer sees at once that the writer has ended
+        if listener:
+            os.set_blocking(self.writer.stdout.fileno(), False)
+            self.shim.status["holder"] = {"pid": self.writer.pid, "gpu_id": self.gpu}
         if not wait:
             self.writer.stdin.close()
 
+    def prepare(self, gpus: "tuple[int, int]") -> None:
+        """Start the writer and let it open the GPU, for some tenths of a second in which the training still goes on."""
+        self.write(wait=True, gpus=gpus)
+        if self.gpu and self.writer:
+            select.select([self.writer.stdout], [], [], OPEN_S)
+
+    def _hear(self) -> None:
+        """Read what the writer says of the GPU."""
+        said = b""
+        if self.gpu and self.writer and self.writer.stdout:
+            with contextlib.suppress(OSError):
+                said = os.read(self.writer.stdout.fileno(), 65536)
+        for line in said.decode("utf-8", "replace").splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "holds":
+                self.shim.status["held"] = f"state stays on GPU {self.gpu} ({int(rest) / 1e9:.1f} GB)"
+            elif word == "refuses":
+                self.shim.status["held"] = f"state does not stay on the GPU: {rest}"
+
+    def let_go_of_gpu(self) -> None:
+        """End the writer if it may hold memory of a GPU: the GPU is another's from now on."""
+        if self.gpu and self.writer and self.writer.returncode is None:
+            with contextlib.suppress(OSError):
+                os.kill(self.writer.pid, signal.SIGKILL)
+
     def ended(self) -> None:
         """The trainer has ended, so the disk gets what it has saved in memory; half of it is freed."""
-        self.withdraw()
+        with contextlib.suppress(OSError):
+            os.unlink(self._room())
+        self._hear()
         for half in glob.glob(os.path.join(glob.escape(self.folder), HALF)) if is_ours(self.folder) else []:
             shutil.rmtree(half, ignore_errors=True)
         newest = max(copies(self.folder), key=rank, default="")
@@ -166,7 +246,11 @@ class MemoryCopy:
     def tick(self, now: float) -> None:
         """See to the writer; when all ends, give it the time that a trainer has to save."""
         shim = self.shim
+        self._hear()
+        if self.gpu:
+            self._fence(now)
         if self.writer and self.writer.returncode is not None:
+            self._gpu_is_free()
             failed = self.writer.returncode != 0 and not self.off and bool(copies(self.folder, held=True))
             self.again_at, self.writer = now + self.pause_s if failed else NEVER, None
             self.pause_s = min(2 * self.pause_s, AGAIN_MOST_S) if failed else AGAIN_S
@@ -181,6 +265,24 @@ class MemoryCopy:
                 self.say(f"a checkpoint that is in memory could not be written to {self.disk} in time and is lost")
                 self.end()
 
+    def _fence(self, now: float) -> None:
+        """Free the GPU in time where no trainer runs: at the end of its lease, or of this launch."""
+        if self.shim.alive:
+            return
+        lease = self.shim.status["lease_deadline"] or NEVER
+        if self.shim.ending or now >= lease - self.shim.launch.grace_s:
+            self.withdraw()
+        if now >= lease:
+            self.let_go_of_gpu()
+
+    def _gpu_is_free(self) -> None:
+        """The writer has ended, and with it what it held."""
+        self.gpu, self.shim.status["holder"] = "", None
+        if self.writer.stdout:
+            self.writer.stdout.close()
+        if not self.shim.alive:
+            self.shim.unlock_gpus()
+
     def end(self) -> None:
         """Free the memory, whether what is there was written or not."""
         self.again_at, self.off = NEVER, True
@@ -192,8 +294,11 @@ class MemoryCopy:
         self._let_go()
 
 
-def write_copies(plain: Any, folder: str, disk: str, job_id: str) -> None:
-    """Write what is in memory only to the disk, and put links to there in its place. Raises OSError."""
+def write_copies(plain: Any, folder: str, disk: str, job_id: str, holder: Any = None) -> None:
+    """Write what is in memory only to the disk, and put links to there in its place. Raises OSError.
+
+    `holder`: has the tensors that are on a GPU (`gpu_memory.StateHolder`).
+    """
     memory = plain.InMemory(folder, job_id, 0)
     prefix = plain.TEMPORARY + "memory-"  # no trainer takes this for its own
     for half in glob.glob(os.path.join(glob.escape(disk), prefix + "*")):
@@ -202,7 +307,7 @@ def write_copies(plain: Any, folder: str, disk: str, job_id: str) -> None:
         target = plain.Checkpoints(disk, job_id, rank(name)[0])
         fault = memory._fault(name)
         if fault is None and not target._already(name):
-            fault = write_copy(plain, memory.folder / name, target.folder / (prefix + name))
+            fault = write_copy(plain, memory.folder / name, target.folder / (prefix + name), holder)
         if fault is not None:
             memory._set_aside(name, fault)
             sys.stderr.write(f"shim: checkpoint {name} was damaged in memory and is lost: {fault}\n")
@@ -213,17 +318,28 @@ def write_copies(plain: Any, folder: str, disk: str, job_id: str) -> None:
             free(os.path.join(folder, name), os.path.join(disk, name))
 
 
-def write_copy(plain: Any, copy: Any, half: Any) -> "str | None":
+def write_copy(plain: Any, copy: Any, half: Any, holder: Any) -> "str | None":
     """Write one copy to the disk and give it its name there; return why not, if it has changed meanwhile."""
     wanted = plain._manifest_at(copy)
     files = {name: content(copy / name) for name in wanted["files"]}
+    if TENSORS in files:
+        files[BULK] = lambda path: holder.write(token(str(copy)), path)
     plain._write_set(half, {name: wanted[name] for name in ("job_id", "generation", "step")}, files)
-    if plain._manifest_at(half)["files"] != wanted["files"]:
+    written = plain._manifest_at(half)["files"]
+    if any(written[name] != digest for name, digest in wanted["files"].items()):
         shutil.rmtree(half)
         return "it has changed while it was written"
     half.rename(half.parent / copy.name)
     plain._sync(half.parent)
     return None
+
+
+def token(copy: str) -> str:
+    """Return by what a copy knows its tensors that are on a GPU; empty for one that has none."""
+    path = os.path.join(copy, TENSORS)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, encoding="utf-8") as file:
+        return str(json.load(file)["token"])
+    return ""
 
 
 def content(path: Any) -> Any:
@@ -236,7 +352,7 @@ def free(copy: str, written: str) -> None:
     """Put links in the place of files, the manifest first: by it others see that this is a copy no more."""
     if not os.path.exists(os.path.join(written, MANIFEST)):  # it was written before, and has been deleted since
         return shutil.rmtree(copy)
-    for name in sorted(os.listdir(copy), key=lambda name: name != MANIFEST):
+    for name in sorted(os.listdir(written), key=lambda name: name != MANIFEST):
         link = copy + ".link"
         if not os.path.islink(os.path.join(copy, name)):
             with contextlib.suppress(OSError):
@@ -246,16 +362,65 @@ def free(copy: str, written: str) -> None:
     return None
 
 
-def main(path: str, folder: str, disk: str, job_id: str, shim: str) -> None:
+def load(name: str, path: str) -> Any:
+    """Return the module in this file, which is on no path."""
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Hold:
+    """What of a state is held on a GPU, until it is on the disk and the next trainer has it. Of a writer."""
+
+    def __init__(self, listener: int, gpus: "tuple[int, int]") -> None:
+        here = os.path.dirname(os.path.abspath(__file__))
+        self.unwanted = False
+        signal.signal(signal.SIGTERM, self._withdraw)  # before anything is held
+        module = load("gpu_memory", os.path.join(here, "gpu_memory.py"))
+        report = module.words_to(sys.stdout.fileno())
+        self.holder = module.StateHolder(socket.socket(fileno=listener), gpus, report)
+
+    def _withdraw(self, *_signal: Any) -> None:
+        self.unwanted = True
+
+    def let_restart(self, folder: str) -> None:
+        """Return once the next trainer has the state, or at the latest in some seconds: a busy disk slows its start.
+
+        Not where it was never saved: its trainer was killed after it had handed it over.
+        """
+        until = time.monotonic() + WRITE_AFTER_S
+        saved = {self.holder.token} & {token(os.path.join(folder, name)) for name in copies(folder)}
+        while saved and self.holder.awaited() and not self.unwanted and time.monotonic() < until:
+            time.sleep(LOOK_S)
+
+    def linger(self) -> None:
+        """Return when no trainer will come for it any more."""
+        while self.holder.wanted() and not self.unwanted:
+            time.sleep(LOOK_S)
+
+
+def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str) -> None:
+    """`on_gpu`: nothing, or the descriptor of the holder's socket and the numbers of GPUs of now and next."""
+    hold = Hold(int(on_gpu[0]), (int(on_gpu[1]), int(on_gpu[2]))) if on_gpu else None
     sys.stdin.buffer.read()  # ends with the trainer, as the shim says, or with the shim
-    spec: Any = importlib.util.spec_from_file_location("plain", path)
-    plain = importlib.util.module_from_spec(spec)
-    sys.modules["plain"] = plain
-    spec.loader.exec_module(plain)
-    try:
-        write_copies(plain, folder, disk, job_id)
-    except (plain.CheckpointError, OSError) as fault:
-        sys.exit(f"shim: a checkpoint is in memory only, and is written again later: {fault}")
+    if hold is not None:
+        hold.let_restart(folder)
+    plain = load("plain", path)
+    tries = 0
+    while True:
+        try:
+            write_copies(plain, folder, disk, job_id, hold and hold.holder)
+            break
+        except Exception as fault:  # of a disk, or of the driver
+            tries += 1
+            orphaned = os.getppid() != int(shim) and tries * HELD_PAUSE_S > HELD_MOST_S
+            if hold is None or not hold.holder.holds() or orphaned:
+                sys.exit(f"shim: a checkpoint is in memory only, and is written again later: {fault}")
+            time.sleep(HELD_PAUSE_S)  # it is in this process alone, which must live for it
+    if hold is not None:
+        hold.linger()
     if os.getppid() != int(shim) and is_ours(folder):
         shutil.rmtree(folder)
 

@@ -93,6 +93,13 @@ class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
     generation: int = 0  # the one that repeated it
 
 
+class Holder(msgspec.Struct):
+    """A process beside the trainers of a launch that may hold memory of one of their GPUs."""
+
+    pid: int
+    gpu_id: str
+
+
 class ShimStatus(msgspec.Struct, omit_defaults=True):
     """The shim's status: facts only, the coordinator judges them."""
 
@@ -123,6 +130,8 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
     warm_s: float | None = None  # how long the newest one took to do its imports
     in_memory: Checkpoint | None = None  # the newest that it had in memory first; saved once it is verified on the disk
+    held: str = ""  # whether the state stayed on a GPU at the last stop in place, as a sentence; empty: not tried
+    holder: Holder | None = None  # the process that holds memory of a GPU between two trainers
     cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
@@ -204,6 +213,7 @@ class StopCall(msgspec.Struct, kw_only=True):
     grace_s: float
     wait: bool = False  # for one that announced that it saves when asked, without a SIGKILL: it ends at a safe point
     in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
+    gpu_ids: list[str] = []  # on which it goes on in place, so that its state may stay on one; empty: not known
     freeze: bool = False  # in host memory instead, by the driver; one that cannot be frozen trains on
     unasked: bool = False  # nobody asked for it: refused (409) where the next start would run other code
 

@@ -28,7 +28,16 @@ from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected,
 from sidecar.links.shim_link import ShimLink, ShimUnreachable, announced
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import PIECE, LogTail
-from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
+from sidecar.protocol import (
+    Checkpoint,
+    GpuReading,
+    Heartbeat,
+    HeartbeatReply,
+    Holder,
+    OperatorRequest,
+    ShimStatus,
+    Usage,
+)
 from sidecar.resources import limits
 from sidecar.resources.gpu_health import HangWatch
 from sidecar.resources.gpu_release import ReleaseProof
@@ -229,11 +238,16 @@ class Sidecar:
                 found, problems = await asyncio.to_thread(self._checkpoints.find_newest)
                 for problem in problems:
                     log.warning("%s", problem)
-            for held in await self.release.wait() if end[1] is not None else ():
+            for held in await self.release.wait(self.holder) if end[1] is not None else ():
                 log.warning("%s", held)
         except Exception:  # an end that is never reported would keep the job and its GPUs for ever
             log.exception("output or checkpoints could not be read; the end is reported without them")
         self.handle(core.EndInspected(boottime(), end, found))
+
+    @property
+    def holder(self) -> Holder | None:
+        """The process that holds memory of a GPU between two trainers, if there is one."""
+        return self.state.shim.holder if self.state.shim else None
 
     async def _judge(self) -> str:
         launch = self.settings.launch

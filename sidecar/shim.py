@@ -295,7 +295,7 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
-        self.status.update(unfit="", warm="", warm_s=None, in_memory=None, freezes=False)
+        self.status.update(unfit="", warm="", warm_s=None, in_memory=None, held="", holder=None, freezes=False)
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
@@ -431,6 +431,8 @@ class Shim:
             raise Refused("`checkpoint` must be a plain name inside the job's folder")
         if lease and boottime() >= lease - launch.grace_s:
             raise Refused("the lease of this trainer is over already; renew it and start again")
+        if self.copy and self.copy.gpu and self.copy.gpu not in gpu_ids:
+            self.copy.withdraw()
         taken = self.lock_gpus(gpu_ids)
         if taken:
             say(taken)
@@ -449,7 +451,7 @@ class Shim:
         self.unlock_gpus()
         try:
             for gpu in gpu_ids if LOCKS and self.launch.gpus == "nvml" and not self.launch.pod else ():
-                lock = LOCKS.take(gpu)
+                lock = self.gpus.get(gpu) or LOCKS.take(gpu)
                 if lock is None:
                     user = LOCKS.described(LOCKS.holder(gpu) or 0)
                     self.unlock_gpus()
@@ -460,9 +462,10 @@ class Shim:
         return ""
 
     def unlock_gpus(self) -> None:
-        for lock in self.gpus.values():
-            os.close(lock)
-        self.gpus = {}
+        """Unlock all GPUs but one on which the state of the last trainer is held."""
+        held = self.copy.gpu if self.copy else ""
+        for gpu in [one for one in self.gpus if one != held]:
+            os.close(self.gpus.pop(gpu))
 
     def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
         """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
@@ -528,12 +531,13 @@ class Shim:
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
         patient = ask.get("wait") is True and bool(self._savers())
         kill_at = NEVER if patient else boottime() + self.grace_s
-        self._quit(kill_at, in_place=ask.get("in_place") is True)
+        self._quit(kill_at, in_place=ask.get("in_place") is True, after=[str(gpu) for gpu in ask.get("gpu_ids") or ()])
 
-    def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False) -> None:
+    def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False, after: "Iterable[str]" = ()) -> None:
         """SIGTERM, once; `kill_at` can only come nearer.
 
         `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
+        `after`: the GPUs of that successor, as far as they are known.
         """
         if self.status["trainer"] == "frozen":
             kill_at = boottime()  # it cannot answer
@@ -542,11 +546,21 @@ class Shim:
         if self.copy and not in_place:
             self.copy.withdraw()
         if self.trainer and (self.trainer.returncode is None or self.background) and not self.status["stop_asked"]:
-            offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer()
+            gpus = list(after)
+            offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer(self._stays(gpus))
+            if offered:
+                self.copy.prepare((len(self.status["gpu_ids"]), len(gpus)))
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
             self._ask_to_save(self.trainer)
-            if offered:
-                self.copy.write(wait=True)
+
+    def _stays(self, after: "list[str]") -> str:
+        """Return the GPU on which the state of the trainer may stay for its successor; empty if none is known.
+
+        It is the first one of both: a training has its state on the first GPU that it sees.
+        """
+        before = self.status["gpu_ids"]
+        real = self.launch.gpus == "nvml"
+        return before[0] if real and before and after and before[0] == after[0] else ""
 
     def _ask_to_save(self, trainer: Child) -> None:
         """SIGTERM to those that announced that they save, or to the leader if none did (torchrun tells its own).
@@ -691,6 +705,8 @@ class Shim:
                 self.copy.ended()
                 if self.copy.busy and self.status["stop_asked"] and not self.in_place and now < self.kill_at:
                     return None  # what it had in memory is to be on the disk when its end is told
+                if not self.in_place:
+                    self.copy.let_go_of_gpu()
             code = trainer.returncode or self.end_code
             if code == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was

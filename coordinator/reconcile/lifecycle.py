@@ -226,7 +226,8 @@ def _stop(w: ObservedState) -> Step | None:
         return _freeze(w)
     if w.runs:  # pods of a gang share a disk, and no memory
         in_place = w.reshapes_in_place and w.job.gpus_per_pod is None
-        return StopTrainer(w.op.generation, in_place, wait=not w.op.forced)
+        next_gpus = w.op.to if in_place else ()
+        return StopTrainer(w.op.generation, in_place, wait=not w.op.forced, gpu_ids=next_gpus)
     if w.trains:
         return Wait(POLL_S, "saving")
     relaunch = w.op.how == "relaunch" or (w.lost_pods and w.op.kind not in ("requeue", "finish"))

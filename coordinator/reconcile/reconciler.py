@@ -299,6 +299,7 @@ class Reconciler:
                 wait=step.wait,
                 in_place=step.in_place,
                 freeze=step.freeze,
+                gpu_ids=list(step.gpu_ids),
                 unasked=observed.stop_is_unasked,
             )
             return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
-from reshape_hooks.adapters import pytrees, session
+from reshape_hooks.adapters import gpu_state, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.variables import Variables, iterators
 from reshape_hooks.files import replay
@@ -214,14 +214,20 @@ class Elastic:
             if hasattr(part, "parameters"):
                 trained.append(session.of_torch(part))
                 settings[name] = repr(part)
-                weights += [one.detach().cpu() for one in part.parameters()][:1]
+                weights += session.first_weights(part.parameters())
             settings.update({f"{name} {key}": value for key, value in session.settings_of(part).items()})
         plain_parts = {name: part for name, part in self._parts.items() if isinstance(part, dict)}
         return claims.description("Elastic", trained, settings, plain_parts, claims.checksum(weights))
 
     def _save(self) -> None:
         own = self._ranks.gather(self._own())
-        self._run.save_once(lambda: self._saver.now(self._step, self._files(False, own)))
+        self._run.save_once(lambda: self._save_all(own))
+
+    def _save_all(self, own: list[Any]) -> None:
+        """Save the state with what each rank has of its own; what is on a GPU that the job keeps may stay there."""
+        alone = self._ranks.size == 1
+        held = gpu_state.hold(self._state(own), STATE) if alone else None
+        self._saver.now(self._step, self._files(False, own), held)
 
     def _own(self) -> dict[str, Any]:
         """What each rank has of its own; until a loop has gone on that is what was saved."""
@@ -232,13 +238,16 @@ class Elastic:
             "gradients": self._gradients.state(),
         }
 
-    def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
+    def _state(self, own: list[Any]) -> dict[str, Any]:
         values = {
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict()
             for name, part in self._parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
-        state = {"parts": values, "at": at, "own": own or [self._own()]}
+        return {"parts": values, "at": at, "own": own}
+
+    def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
+        state = self._state(own or [self._own()])
         torch = sys.modules.get("torch")
         if not torch:
             return {STATE: pickle.dumps(state)}
@@ -249,7 +258,8 @@ class Elastic:
         return {STATE: file.getbuffer()}
 
     def _load(self, saved: Any) -> None:
-        state = self._ranks.share(_read(saved.path / STATE) if self._ranks.rank == 0 else None)
+        alone = self._ranks.size == 1
+        state = self._ranks.share(_read(saved.path, alone) if self._ranks.rank == 0 else None)
         for name, part in self._parts.items():
             if isinstance(part, dict):
                 values = pytrees.restored(state["parts"][name], part)
@@ -278,9 +288,13 @@ def _refused(why: session.LeftAlone) -> SystemExit:
     return SystemExit(f"Elastic cannot make this training elastic, because {why}")
 
 
-def _read(path: Any) -> Any:
+def _read(folder: Any, alone: bool) -> Any:
     torch = sys.modules.get("torch")
-    return torch.load(path, "cpu", weights_only=False) if torch else pickle.loads(path.read_bytes())
+    if not torch:
+        return pickle.loads((folder / STATE).read_bytes())
+    if (folder / plain.TENSORS).exists():
+        return gpu_state.read(folder, STATE, to_cpu=not alone)
+    return torch.load(folder / STATE, "cpu", weights_only=False)
 
 
 def _whole(part: Any) -> Any:

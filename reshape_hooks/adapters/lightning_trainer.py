@@ -72,7 +72,7 @@ def description(trainer: Any, model: Any) -> dict[str, Any]:
     numbers = {name: value for name, value in named.items() if isinstance(value, (int, float))}
     settings = {"model": repr(model), **{f"hparams.{name}": value for name, value in numbers.items()}}
     arguments = {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps, "hparams": named}
-    weights = [one.detach().cpu() for one in model.parameters()][:1]
+    weights = session.first_weights(model.parameters())
     return claims.description("fit", trained, settings, arguments, claims.checksum(weights))
 
 

@@ -7,15 +7,16 @@ GPUs once; each training has checkpoints of its own (`claims`). Called by `elast
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from reshape_hooks import claims, plain
-from reshape_hooks.adapters import ranks
+from reshape_hooks.adapters import quick_exit, ranks
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import replay
 from reshape_hooks.locks import GpuLocks
@@ -109,6 +110,7 @@ class Session:
         self.stop.leaving()
         if self.ranks.size > 1:
             atexit.register(_end_at_once)
+        quick_exit.leave_driver_as_it_is()
         raise SystemExit(plain.STOPPED)
 
 
@@ -163,6 +165,15 @@ def of_torch(model: Any) -> list[Any]:
         given = hasattr(value, "shape") and "Uninitialized" not in type(value).__name__
         found.append((name, tuple(value.shape) if given else ()))
     return found
+
+
+def first_weights(parameters: Iterable[Any]) -> list[Any]:
+    """Return the beginning of a model's first parameter, of PyTorch: nothing else has to leave its GPU for a claim."""
+    for one in parameters:
+        with contextlib.suppress(Exception):  # it has no values yet, or its kind cannot be read so
+            return [one.detach().reshape(-1)[: claims.MOST_READ].cpu()]
+        break
+    return []
 
 
 def settings_of(optimizer: Any) -> dict[str, Any]:

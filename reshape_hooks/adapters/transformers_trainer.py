@@ -92,7 +92,7 @@ def description(trainer: Any) -> dict[str, Any]:
     trained = [type(trainer).__name__, type(model).__name__, session.of_torch(model), str(args.optim)]
     settings = {name: getattr(args, name, None) for name in SETTINGS}
     arguments = {name: getattr(args, name, None) for name in ("output_dir", "num_train_epochs", "max_steps")}
-    weights = [one.detach().cpu() for one in model.parameters()][:1]
+    weights = session.first_weights(model.parameters())
     return claims.description("train", trained, {**settings, "model": repr(model)}, arguments, claims.checksum(weights))
 
 

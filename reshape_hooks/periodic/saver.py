@@ -71,14 +71,15 @@ class Saver:
             self.finish()
         return self._clock() - self._since >= self.every_s
 
-    def now(self, step: int, files: Mapping[str, Any]) -> None:
+    def now(self, step: int, files: Mapping[str, Any], in_memory: Mapping[str, Any] | None = None) -> None:
         """Save these files, as `plain.Checkpoints.save` takes them; durable on return. Raises CheckpointError.
 
-        Call `finish` first where they are made in the folder of the checkpoints: it is pruned after each save.
+        `in_memory`: the files for memory, where that is offered and they are others. Call `finish` first where they are
+        made in the folder of the checkpoints: it is pruned after each save.
         """
         self.finish()
         began = self._clock()
-        self._write(step, self._noted(files), plain.tell)
+        self._write(step, self._noted(files), plain.tell, in_memory and self._noted(in_memory))
         self._measured(began, self._clock())
         self._outcome(None)
 
@@ -131,8 +132,14 @@ class Saver:
         noted = None if note.FILES in files else note.take(str(self.checkpoints.folder))
         return files if noted is None else {**files, note.FILES: noted}
 
-    def _write(self, step: int, files: Mapping[str, Any], report: Callable[[str], object]) -> None:
-        name = self.checkpoints.save(step, files, report)
+    def _write(
+        self,
+        step: int,
+        files: Mapping[str, Any],
+        report: Callable[[str], object],
+        in_memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        name = self.checkpoints.save(step, files, report, in_memory)
         self._written(name)
         self.checkpoints.prune()
         self._size = self.checkpoints.size()

@@ -165,7 +165,7 @@ class CommandEndpoint(Endpoint):
         if isinstance(call, StartCall):
             await self.sidecar.read_on()
             if not core.running(self.sidecar.state):  # else the call is a repeated one
-                await self.sidecar.release.begin(call.gpu_ids)
+                await self.sidecar.release.begin(call.gpu_ids, self.sidecar.holder)
             request["lease_deadline"] = self.deadline(call)
         if isinstance(call, StopCall) and call.unasked:
             await self.refuse_other_code()

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
+from sidecar.protocol import Holder
 from sidecar.resources.gpus import SLACK, Footprint, GpuProbe
 
 log = logging.getLogger(__name__)
@@ -27,19 +28,27 @@ class ReleaseProof:
         self._probe, self._thread = probe, thread
         self._before: Mapping[str, Footprint] = {}
 
-    async def begin(self, gpu_ids: Sequence[str]) -> None:
-        """Read what these GPUs hold; a trainer starts next."""
-        self._before = await self._read(gpu_ids, READ_S) or {}
+    async def begin(self, gpu_ids: Sequence[str], holder: Holder | None = None) -> None:
+        """Read what these GPUs hold; a trainer starts next.
 
-    async def wait(self) -> list[str]:
-        """Return once the GPUs are free again, or after `RELEASE_S` with what they still hold, as sentences."""
+        `holder`: a process of ours that holds memory of one of them for now, whose last reading is kept.
+        """
+        before, self._before = self._before, await self._read(gpu_ids, READ_S) or {}
+        if holder is not None and holder.gpu_id in before:
+            self._before = {**self._before, holder.gpu_id: before[holder.gpu_id]}
+
+    async def wait(self, holder: Holder | None = None) -> list[str]:
+        """Return once the GPUs are free again, or after `RELEASE_S` with what they still hold, as sentences.
+
+        `holder`: a process of ours that holds memory of one of them for the next trainer.
+        """
         before = self._before
         until, held = asyncio.get_running_loop().time() + RELEASE_S, list[str]()
         while before and (left := until - asyncio.get_running_loop().time()) > 0:
             now = await self._read(list(before), left)
             if now is None:
                 return ["NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"]
-            held = [said for gpu_id, was in before.items() if (said := _held(gpu_id, was, now.get(gpu_id)))]
+            held = [said for gpu_id, was in before.items() if (said := _held(gpu_id, was, now.get(gpu_id), holder))]
             if not held:
                 break
             await asyncio.sleep(PAUSE_S)
@@ -54,11 +63,20 @@ class ReleaseProof:
             return None
 
 
-def _held(gpu_id: str, was: Footprint, now: Footprint | None) -> str:
+def _held(gpu_id: str, was: Footprint, now: Footprint | None, holder: Holder | None) -> str:
     """Return what a GPU still holds; empty if no more than before, or if it cannot be read, which is told elsewhere."""
     if now is None:
         return ""
-    if pids := sorted(now.pids - was.pids):
-        return f"GPU {gpu_id} is still in use by process {', '.join(map(str, pids))}"
+    pids = now.pids - was.pids
+    ours = holder is not None and holder.gpu_id == gpu_id
+    if ours and pids:
+        # In a container the driver names it by a pid of the host, which is not known here: then any one is the holder.
+        pids -= {holder.pid} if holder and holder.pid in pids else {min(pids)} if len(pids) == 1 else set()
+    if pids:
+        return f"GPU {gpu_id} is still in use by process {', '.join(map(str, sorted(pids)))}"
     more = now.memory - was.memory
-    return f"GPU {gpu_id} still holds {more >> 20} MiB more than before its trainer began" if more > SLACK else ""
+    return (
+        f"GPU {gpu_id} still holds {more >> 20} MiB more than before its trainer began"
+        if more > SLACK and not ours
+        else ""
+    )

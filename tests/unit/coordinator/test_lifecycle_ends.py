@@ -320,7 +320,7 @@ def test_only_an_operator_who_agreed_to_the_loss_does_not_wait_for_a_save() -> N
     for agreed in (False, True):
         op = reshape_of(("a", "b"), ("a",), forced=agreed)
         step = next_step(world(job(s.ADJUSTING, "a", "b", op=op), seen(), mine("a", "b")))
-        assert step == StopTrainer(2, in_place=True, wait=not agreed)
+        assert step == StopTrainer(2, in_place=True, wait=not agreed, gpu_ids=("a",))
 
 
 @pytest.mark.parametrize("resumes", [True, None])
