@@ -418,6 +418,9 @@ def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str
             orphaned = os.getppid() != int(shim) and tries * HELD_PAUSE_S > HELD_MOST_S
             if hold is None or not hold.holder.holds() or orphaned:
                 sys.exit(f"shim: a checkpoint is in memory only, and is written again later: {fault}")
+            if tries == 1:
+                sys.stderr.write(f"shim: a checkpoint is on the GPU only, and is written again later: {fault}\n")
+                sys.stderr.flush()
             time.sleep(HELD_PAUSE_S)  # it is in this process alone, which must live for it
     if hold is not None:
         hold.linger()

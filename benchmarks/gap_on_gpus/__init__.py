@@ -23,7 +23,6 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.gap_on_gpus.sides import (
-    CAN_HOLD,
     COLD,
     HELD,
     KILL,
@@ -42,7 +41,7 @@ from tests.interpreters import python_with
 MODELS = ("resnet50", "124m", "350m", "1.3b", "1.3b-cpu")
 ON_CPU = "-cpu"  # ends the name of a model that the script makes on the CPU
 KNOWN = ("tiny", "resnet50", "124m", "350m", "1.3b")
-WAYS = (KILL, COLD, WAITING, *([HELD] if CAN_HOLD else []))
+WAYS = (KILL, COLD, WAITING, HELD)
 ORDER = (KILL, *WAYS[:0:-1])  # in which they are measured: what matters most first, as time may run out
 FLOORS = {"124m": 0.2, "1.3b": 0.03}  # of the state held on the GPU, of kill and run again
 MOST_S = {"resnet50": 1.5, "124m": 1.5, "1.3b": 1.5}  # of a gap with the state held on the GPU
@@ -106,8 +105,6 @@ def run(options: argparse.Namespace) -> Result:
                     measure(found, place, Path(name), model, way, rounds, budget)
         except TimeUp:
             found.left_out.append(f"the rest: {options.most_s:.0f} s are over")
-    if not CAN_HOLD:
-        found.left_out.append(f"{HELD}: a stop of this version cannot name the GPUs of the next start")
     return report(found, place, rounds)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from benchmarks.result import WrongAnswer
-from sidecar.protocol import StopCall
+from sidecar.protocol import STAYS
 from tests.fakes.sidecar_launch import ROOT, Launch
 from tests.fakes.tiny_coordinator import TinyCoordinator, serving
 
@@ -31,7 +31,6 @@ POLL_S = 0.01
 
 KILL, COLD, WAITING, HELD = "kill and run again", "cold start", "waiting interpreter", "held on the GPU"
 # The state can stay on the GPU once a stop can name the GPUs of the next start.
-CAN_HOLD = "gpu_ids" in StopCall.__struct_fields__
 
 BEGIN = re.compile(r"^trains=\S+ device=\S+ made_on=\S+$")
 STEP = re.compile(r"^step=(\d+) loss=\S+ time=([0-9.]+)$")
@@ -258,7 +257,10 @@ class InPlace:
 
     def _path(self) -> str:
         """Where the state was between the last two processes, by what the shim says."""
-        copy = self._launch.status().shim.in_memory
+        shim = self._launch.status().shim
+        if shim.held.startswith(STAYS):
+            return "GPU memory"
+        copy = shim.in_memory
         return "host memory" if copy and copy.generation == self._generation - 2 else "disk"
 
     def end(self) -> None:

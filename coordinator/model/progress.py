@@ -13,7 +13,7 @@ from coordinator.model import states as s
 from coordinator.model.events import DeadlineMissed
 from coordinator.model.records import JobRecord, number
 from coordinator.model.tables import JobRow
-from sidecar.protocol import Heartbeat
+from sidecar.protocol import STAYS, Heartbeat
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,10 @@ def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
     """
     if beat is None:
         return 0.0, "disk"
-    return float(round(beat.checkpoint_bytes, -6)), "host memory" if beat.shim.in_memory else "disk"
+    size = float(round(beat.checkpoint_bytes, -6))
+    if beat.shim.held.startswith(STAYS):
+        return size, "GPU"
+    return size, "host memory" if beat.shim.in_memory else "disk"
 
 
 def last_measurement(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:

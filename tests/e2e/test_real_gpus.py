@@ -24,6 +24,7 @@ from tests.interpreters import python_with
 from tests.patience import eventually
 
 pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parents[2]
 
 FOREIGN = 4 << 30  # bytes
 
@@ -184,6 +185,66 @@ def test_a_training_that_never_saves_is_frozen_without_its_gpu_and_goes_on_as_un
     launch.start(3, (gpus[-1],))
     told(coordinator, 3, lambda b: b.shim.trainer == "exited", "the end")
     assert losses(launch.folder) == [line for line in undisturbed.stdout.splitlines() if line.startswith("step=")]
+
+
+HELD = """
+import torch
+import reshape_hooks
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(8))).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+state = reshape_hooks.Elastic(model=model, optimizer=optimizer)
+for step in state.steps(STEPS):
+    loss = model(torch.randn(64, 4096, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"trained {step} {loss.item():.9e}", flush=True)
+"""
+
+
+def trained_steps(output: str) -> list[tuple[str, str]]:
+    """Each step and its loss."""
+    return re.findall(r"^trained (\d+) (\S+)$", output, re.M)
+
+
+@pytest.mark.parametrize("script", ["torch"], indirect=True)
+def test_a_state_that_stays_on_its_gpu_is_that_of_an_undisturbed_training(
+    tmp_path: Path, coordinator: TinyCoordinator, launch: Launch, gpus: list[str], script: list[str]
+) -> None:
+    """1.6 GB of it: at each of three stops it is handed over on the GPU, and comes to the disk."""
+    (tmp_path / "train.py").write_text(HELD.replace("STEPS", "1_000_000"))
+    log = launch.folder / "output.log"
+    before = held(gpus)
+    checkpoint: str | None = None
+    for generation in (1, 3, 5):
+        launch.start(generation, (gpus[0],), checkpoint=checkpoint)
+        done = len(trained_steps(log.read_text())) if log.exists() else 0
+        told(coordinator, generation, lambda b, done=done: len(trained_steps(log.read_text())) > done + 20, "it trains")  # type: ignore[misc]
+        stop = {"generation": generation + 1, "command_id": f"stop-{generation}", "grace_s": 60.0, "wait": True}
+        launch.call("stop", {**stop, "in_place": True, "gpu_ids": [gpus[0]]})
+        ended = told(coordinator, generation + 1, lambda b: b.shim.trainer == "exited", "the end").shim
+        assert ended.exit_code == 143
+        assert ended.held.startswith(f"state stays on GPU {gpus[0]} (1.6 GB)")
+        assert ended.in_memory is not None
+        checkpoint = ended.in_memory.name
+        told(coordinator, generation + 1, lambda b: b.checkpoint and b.checkpoint.name == checkpoint, "the disk has it")  # noqa: B023
+        if generation < 5:
+            continue
+        launch.call("stop", {**stop, "generation": 7, "command_id": "stop"})
+    trained = trained_steps(log.read_text())
+    assert [int(step) for step, _ in trained] == list(range(len(trained)))
+    assert log.read_text().count("taken from GPU memory") == 2
+    eventually(lambda: held(gpus)[gpus[0]].memory <= before[gpus[0]].memory + SLACK, "nothing is held any more")
+    (tmp_path / "train.py").write_text(HELD.replace("STEPS", str(len(trained))))
+    given = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": gpus[0],
+        "PYTHONPATH": str(ROOT),
+        "RESHAPE_CHECKPOINTS": str(tmp_path / "x"),
+    }
+    alone = subprocess.run([*script], env=given, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert trained_steps(alone.stdout) == trained
 
 
 @pytest.fixture

@@ -253,3 +253,28 @@ def test_the_end_of_a_launch_frees_the_gpu_and_keeps_the_state(tmp_path: Path) -
         job.shim.client.ask("end")
         eventually(lambda: not job.shim.left(), "all of it has ended")
         assert job.saved() == f"g1-s{last}"
+
+
+def test_a_disk_that_refuses_gets_the_state_as_soon_as_it_can(tmp_path: Path) -> None:
+    """Only the holder has it: it must not end before."""
+    with training(tmp_path) as job:
+        assert job.start_on(1, 1)["ok"]
+        job.begins(1)
+        (tmp_path / "hold-exit").touch()
+        job.shim.client.stop(2, in_place=True, gpu_ids=job.gpus[:1])
+        eventually(lambda: "in=memory" in job.output(), "the trainer has saved")
+        job.disk.rename(tmp_path / "away")
+        job.disk.touch()  # a file, in which nothing can be made
+        (tmp_path / "hold-exit").unlink()
+        assert job.shim.client.wait("exited")["held"].startswith("state stays")
+        last = job.last_step()
+        os.kill(job.holder(), signal.SIGTERM)  # as the shim says that nobody will come for it: it is written at once
+        log = tmp_path / "stderr"
+        eventually(lambda: "is on the GPU only, and is written again later" in log.read_text(), "a try has failed")
+        job.disk.unlink()
+        (tmp_path / "away").rename(job.disk)
+        eventually(lambda: job.saved() == f"g1-s{last}", "it is on the disk")
+        eventually(lambda: not job.writers(), "it is free")
+        assert job.start_on(3, 1, f"g1-s{last}")["ok"]
+        assert job.begins(3) == (last, "file")
+        assert job.done_once()
