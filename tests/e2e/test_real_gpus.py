@@ -231,7 +231,8 @@ def test_a_state_that_stays_on_its_gpu_is_that_of_an_undisturbed_training(
     trained = trained_steps(log.read_text())
     assert [int(step) for step, _ in trained] == list(range(len(trained)))
     assert log.read_text().count("taken from GPU memory") == 2
-    told(coordinator, 6, lambda b: b.checkpoint and b.checkpoint.name == checkpoint, "the disk has it")
+    launch.call("stop", {"generation": 7, "command_id": "stop-7", "grace_s": 60.0})  # nobody comes for it
+    told(coordinator, 7, lambda b: b.checkpoint and b.checkpoint.name == checkpoint, "the disk has it")
     eventually(lambda: held(gpus)[gpus[0]].memory <= before[gpus[0]].memory + SLACK, "nothing is held any more")
     (tmp_path / "train.py").write_text(HELD.replace("STEPS", str(len(trained))))
     given = {
