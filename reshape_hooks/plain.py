@@ -533,7 +533,7 @@ class InMemory(Checkpoints):
         return fault
 
 
-class Holder:
+class HolderConnection:
     """A connection to the process that holds tensors on a GPU. Raises OSError, also where it is not there."""
 
     def __init__(self, path: Path) -> None:
@@ -561,7 +561,7 @@ def held_fault(folder: Path) -> str | None:
     """Return why the tensors of this checkpoint cannot be had from a GPU, or None."""
     try:
         token = json.loads((folder / TENSORS).read_text())["token"]
-        holder = Holder(folder.parent / HOLDER)
+        holder = HolderConnection(folder.parent / HOLDER)
         try:
             alive = holder.ask("alive", token=token)["ok"]
         finally:

@@ -18,7 +18,7 @@ import selectors
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, Optional
 
 DRIVER = "libcuda.so.1"
 MARGIN = 256 * 1024 * 1024  # bytes that stay free on the GPU beside all that is foreseen
@@ -38,7 +38,7 @@ class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
-class Gpu:
+class CudaGpu:
     """The first GPU that this process sees, through the driver's library. Raises CudaFault."""
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class StateHolder:
     def __init__(self, listener: socket.socket, gpus: "tuple[int, int]", report: Any) -> None:
         self._listener, self._gpus, self._report = listener, gpus, report
         self._lock = threading.Lock()  # of `_state`: the main thread reads it while this one frees it
-        self._state: State | None = None
+        self._state: "Optional[State]" = None
         self._reserved_by: Any = None
         self._loads: dict[Any, str] = {}  # connection -> token of what it copies
         self._inboxes: dict[Any, bytes] = {}
         self._selector = selectors.DefaultSelector()
-        self._gpu: Gpu | None = None
+        self._gpu: "Optional[CudaGpu]" = None
         self._fault = ""
         self._chunk: Any = None  # host memory for pieces on their way to the disk
         threading.Thread(target=self._serve, daemon=True).start()
@@ -171,7 +171,7 @@ class StateHolder:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         try:
-            self._gpu = Gpu()
+            self._gpu = CudaGpu()
             self._gpu.attach()
         except CudaFault as fault:
             self._fault = str(fault)

@@ -121,10 +121,10 @@ class MemoryCopy:
 
         `gpu`: the one that it trains on first, if the next one does, too: its state may stay there.
         """
-        self.shim.status["held"] = ""
+        self.shim.status["on_gpu"] = ""
         if self.off or self.busy or not self.shim.warm:
             if gpu and self.busy:
-                self.shim.status["held"] = (
+                self.shim.status["on_gpu"] = (
                     "state does not stay on the GPU: the last one is still being written to the disk"
                 )
             return False
@@ -213,9 +213,9 @@ class MemoryCopy:
         for line in said.decode("utf-8", "replace").splitlines():
             word, _, rest = line.partition(" ")
             if word == "holds":
-                self.shim.status["held"] = f"state stays on GPU {self.gpu} ({int(rest) / 1e9:.1f} GB)"
+                self.shim.status["on_gpu"] = f"state stays on GPU {self.gpu} ({int(rest) / 1e9:.1f} GB)"
             elif word == "refuses":
-                self.shim.status["held"] = f"state does not stay on the GPU: {rest}"
+                self.shim.status["on_gpu"] = f"state does not stay on the GPU: {rest}"
 
     def let_go_of_gpu(self) -> None:
         """End the writer if it may hold memory of a GPU: the GPU is another's from now on."""
@@ -371,7 +371,7 @@ def load(name: str, path: str) -> Any:
     return module
 
 
-class Hold:
+class StateOnGpu:
     """What of a state is held on a GPU, until it is on the disk and the next trainer has it. Of a writer."""
 
     def __init__(self, listener: int, gpus: "tuple[int, int]") -> None:
@@ -403,7 +403,7 @@ class Hold:
 
 def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str) -> None:
     """`on_gpu`: nothing, or the descriptor of the holder's socket and the numbers of GPUs of now and next."""
-    hold = Hold(int(on_gpu[0]), (int(on_gpu[1]), int(on_gpu[2]))) if on_gpu else None
+    hold = StateOnGpu(int(on_gpu[0]), (int(on_gpu[1]), int(on_gpu[2]))) if on_gpu else None
     sys.stdin.buffer.read()  # ends with the trainer, as the shim says, or with the shim
     if hold is not None:
         hold.let_restart(folder)

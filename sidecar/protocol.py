@@ -29,7 +29,7 @@ HEADER_JOB = "X-Reshape-Job"
 HEADER_LAUNCH = "X-Reshape-Launch"
 HEADER_SIGNATURE = "X-Reshape-Signature"
 
-STAYS = "state stays on GPU"  # with which `ShimStatus.held` begins
+STAYS = "state stays on GPU"  # with which `ShimStatus.on_gpu` begins
 
 Trainer = Literal["none", "running", "stopping", "frozen", "exited"]
 
@@ -95,7 +95,7 @@ class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
     generation: int = 0  # the one that repeated it
 
 
-class Holder(msgspec.Struct):
+class GpuHolder(msgspec.Struct):
     """A process beside the trainers of a launch that may hold memory of one of their GPUs."""
 
     pid: int
@@ -132,8 +132,8 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
     warm_s: float | None = None  # how long the newest one took to do its imports
     in_memory: Checkpoint | None = None  # the newest that it had in memory first; saved once it is verified on the disk
-    held: str = ""  # begins with STAYS if the state stayed on a GPU at the last stop in place; else why not, if known
-    holder: Holder | None = None  # the process that holds memory of a GPU between two trainers
+    on_gpu: str = ""  # begins with STAYS if the state stayed on a GPU at the last stop in place; else why not, if known
+    holder: GpuHolder | None = None  # the process that holds memory of a GPU between two trainers
     cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds

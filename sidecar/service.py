@@ -33,7 +33,7 @@ from sidecar.protocol import (
     GpuReading,
     Heartbeat,
     HeartbeatReply,
-    Holder,
+    GpuHolder,
     OperatorRequest,
     ShimStatus,
     Usage,
@@ -245,7 +245,7 @@ class Sidecar:
         self.handle(core.EndInspected(boottime(), end, found))
 
     @property
-    def holder(self) -> Holder | None:
+    def holder(self) -> GpuHolder | None:
         """The process that holds memory of a GPU between two trainers, if there is one."""
         return self.state.shim.holder if self.state.shim else None
 

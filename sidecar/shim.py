@@ -295,7 +295,7 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
-        self.status.update(unfit="", warm="", warm_s=None, in_memory=None, held="", holder=None, freezes=False)
+        self.status.update(unfit="", warm="", warm_s=None, in_memory=None, on_gpu="", holder=None, freezes=False)
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending

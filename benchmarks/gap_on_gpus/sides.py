@@ -258,7 +258,7 @@ class InPlace:
     def _path(self) -> str:
         """Where the state was between the last two processes, by what the shim says."""
         shim = self._launch.status().shim
-        if shim.held.startswith(STAYS):
+        if shim.on_gpu.startswith(STAYS):
             return "GPU memory"
         copy = shim.in_memory
         return "host memory" if copy and copy.generation == self._generation - 2 else "disk"

@@ -76,7 +76,7 @@ def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
     if beat is None:
         return 0.0, "disk"
     size = float(round(beat.checkpoint_bytes, -6))
-    if beat.shim.held.startswith(STAYS):
+    if beat.shim.on_gpu.startswith(STAYS):
         return size, "GPU"
     return size, "host memory" if beat.shim.in_memory else "disk"
 

@@ -91,7 +91,7 @@ def hand_over(folder: Path, pieces: Sequence[Piece], device: int, reserved: int)
     that this process has taken of its memory. Raises CannotBeHeld, OSError.
     """
     begins, size = _places([piece.size for piece in pieces])
-    holder = plain.Holder(folder / plain.HOLDER)
+    holder = plain.HolderConnection(folder / plain.HOLDER)
     try:
         answer = holder.ask("reserve", bytes=size, reserved=reserved, uuid=uuid_of(device))
         if not answer["ok"]:
@@ -113,7 +113,7 @@ def take_back(kept: Mapping[str, Any], make: Callable[[int], tuple[Any, int]]) -
 
     `make(bytes)`: returns something new of that size and its address. Raises CannotBeHeld, OSError.
     """
-    holder = plain.Holder(Path(os.environ.get("RESHAPE_MEMORY", "")) / plain.HOLDER)
+    holder = plain.HolderConnection(Path(os.environ.get("RESHAPE_MEMORY", "")) / plain.HOLDER)
     try:
         answer = holder.ask("open", token=kept["token"], uuid=uuid_of(kept["device"]))
         if not answer["ok"]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from sidecar.protocol import Holder
+from sidecar.protocol import GpuHolder
 from sidecar.resources.gpus import SLACK, Footprint, GpuProbe
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class ReleaseProof:
         self._probe, self._thread = probe, thread
         self._before: Mapping[str, Footprint] = {}
 
-    async def begin(self, gpu_ids: Sequence[str], holder: Holder | None = None) -> None:
+    async def begin(self, gpu_ids: Sequence[str], holder: GpuHolder | None = None) -> None:
         """Read what these GPUs hold; a trainer starts next.
 
         `holder`: a process of ours that holds memory of one of them for now, whose last reading is kept.
@@ -37,7 +37,7 @@ class ReleaseProof:
         if holder is not None and holder.gpu_id in before:
             self._before = {**self._before, holder.gpu_id: before[holder.gpu_id]}
 
-    async def wait(self, holder: Holder | None = None) -> list[str]:
+    async def wait(self, holder: GpuHolder | None = None) -> list[str]:
         """Return once the GPUs are free again, or after `RELEASE_S` with what they still hold, as sentences.
 
         `holder`: a process of ours that holds memory of one of them for the next trainer.
@@ -63,20 +63,26 @@ class ReleaseProof:
             return None
 
 
-def _held(gpu_id: str, was: Footprint, now: Footprint | None, holder: Holder | None) -> str:
+def _held(gpu_id: str, was: Footprint, now: Footprint | None, holder: GpuHolder | None) -> str:
     """Return what a GPU still holds; empty if no more than before, or if it cannot be read, which is told elsewhere."""
     if now is None:
         return ""
     pids = now.pids - was.pids
-    ours = holder is not None and holder.gpu_id == gpu_id
-    if ours and pids:
-        # In a container the driver names it by a pid of the host, which is not known here: then any one is the holder.
-        pids -= {holder.pid} if holder and holder.pid in pids else {min(pids)} if len(pids) == 1 else set()
+    if holder is not None and holder.gpu_id == gpu_id:
+        pids = _without(holder, pids)
+        more = 0  # how much of it is the holder's is not known here
+    else:
+        more = now.memory - was.memory
     if pids:
         return f"GPU {gpu_id} is still in use by process {', '.join(map(str, sorted(pids)))}"
-    more = now.memory - was.memory
-    return (
-        f"GPU {gpu_id} still holds {more >> 20} MiB more than before its trainer began"
-        if more > SLACK and not ours
-        else ""
-    )
+    return f"GPU {gpu_id} still holds {more >> 20} MiB more than before its trainer began" if more > SLACK else ""
+
+
+def _without(holder: GpuHolder, pids: frozenset[int]) -> frozenset[int]:
+    """Return the processes that are not the holder.
+
+    In a container the driver names it by a pid of the machine, which is not known here: one alone is the holder then.
+    """
+    if holder.pid in pids:
+        return pids - {holder.pid}
+    return pids if len(pids) > 1 else frozenset()

@@ -221,11 +221,12 @@ def test_a_state_that_stays_on_its_gpu_is_that_of_an_undisturbed_training(
         launch.start(generation, (gpus[0],), checkpoint=checkpoint)
         done = len(trained_steps(log.read_text())) if log.exists() else 0
         told(coordinator, generation, lambda b, done=done: len(trained_steps(log.read_text())) > done + 20, "it trains")  # type: ignore[misc]
+        told(coordinator, generation, lambda b: b.shim.holder is None, "the disk has the last one")
         stop = {"generation": generation + 1, "command_id": f"stop-{generation}", "grace_s": 60.0, "wait": True}
         launch.call("stop", {**stop, "in_place": True, "gpu_ids": [gpus[0]]})
         ended = told(coordinator, generation + 1, lambda b: b.shim.trainer == "exited", "the end").shim
         assert ended.exit_code == 143
-        assert ended.held.startswith(f"state stays on GPU {gpus[0]} (1.6 GB)")
+        assert ended.on_gpu.startswith(f"state stays on GPU {gpus[0]} (1.6 GB)")
         assert ended.in_memory is not None
         checkpoint = ended.in_memory.name
     trained = trained_steps(log.read_text())

@@ -80,7 +80,7 @@ def test_a_state_stays_on_the_gpu_and_comes_to_the_disk(tmp_path: Path) -> None:
         assert job.start_on(1, 2)["ok"]
         assert job.begins(1) == (0, "nowhere")
         status = job.stop_for(2, 1)
-        assert status["held"].startswith(f"state stays on GPU {job.gpus[0]} (")
+        assert status["on_gpu"].startswith(f"state stays on GPU {job.gpus[0]} (")
         last = job.last_step()
         assert job.start_on(3, 1, f"g1-s{last}")["ok"]
         assert job.begins(3) == (last, "GPU")
@@ -88,7 +88,7 @@ def test_a_state_stays_on_the_gpu_and_comes_to_the_disk(tmp_path: Path) -> None:
         eventually(lambda: not job.writers(), "the holder has ended")
         eventually(lambda: job.shim.client.status()["holder"] is None, "the shim knows that")
         assert job.done_once()
-        assert job.stop_for(4, 2)["held"].startswith("state stays")  # and once more
+        assert job.stop_for(4, 2)["on_gpu"].startswith("state stays")  # and once more
         last = job.last_step()
         assert job.start_on(5, 2, f"g3-s{last}")["ok"]
         assert job.begins(5) == (last, "GPU")
@@ -100,7 +100,7 @@ def test_the_first_gpu_must_stay_for_the_state_to_stay(tmp_path: Path) -> None:
         assert job.start_on(1, 2)["ok"]
         job.begins(1)
         status = job.stop(2, gpu_ids=job.gpus[1:])
-        assert (status["held"], status["holder"]) == ("", None)
+        assert (status["on_gpu"], status["holder"]) == ("", None)
         assert status["in_memory"]["name"] == f"g1-s{job.last_step()}", "it is in memory as without a GPU"
 
 
@@ -124,8 +124,8 @@ def test_what_cannot_be_held_is_saved_as_without_a_gpu(
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
         status = job.stop_for(2, 1)
-        assert said in status["held"]
-        assert "stays on GPU" not in status["held"]
+        assert said in status["on_gpu"]
+        assert "stays on GPU" not in status["on_gpu"]
         last = job.last_step()
         assert job.start_on(3, 1, f"g1-s{last}")["ok"]
         assert job.begins(3) == (last, "disk")
@@ -170,7 +170,7 @@ def test_a_holder_that_is_killed_loses_no_more_than_since_the_last_checkpoint(tm
             (tmp_path / "hold-hand-over").unlink()
             job.shim.client.wait("exited")
         else:
-            assert job.stop_for(4, 1)["held"].startswith("state stays")
+            assert job.stop_for(4, 1)["on_gpu"].startswith("state stays")
         last = job.last_step()
         if when == "sealed":
             os.kill(job.holder(), signal.SIGKILL)
@@ -192,7 +192,7 @@ def test_a_trainer_that_is_killed_as_it_loads_is_started_from_the_gpu_again(tmp_
     with training(tmp_path) as job:
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
-        assert job.stop_for(2, 1)["held"].startswith("state stays")
+        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
         last = job.last_step()
         (tmp_path / "kill-load").touch()
         assert job.start_on(3, 1, f"g1-s{last}")["ok"]
@@ -206,7 +206,7 @@ def test_a_state_whose_gpu_is_not_given_again_is_loaded_from_its_file(tmp_path: 
     with training(tmp_path) as job:
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
-        assert job.stop_for(2, 1)["held"].startswith("state stays")
+        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
         last = job.last_step()
         other = job.shim.client.start(3, job.gpus[1:], checkpoint=f"g1-s{last}", env={"FAKE_GPU_UUID": "x"})
         assert other["ok"]
@@ -221,7 +221,7 @@ def test_a_gpu_is_free_of_what_is_held_when_a_stop_that_is_not_in_place_is_told(
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
         (tmp_path / "hold-load").touch()
-        assert job.stop_for(2, 1)["held"].startswith("state stays")
+        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
         last = job.last_step()
         assert job.start_on(3, 1, f"g1-s{last}")["ok"]
         eventually(lambda: job.writers(), "it is held as the next trainer has not loaded it")
@@ -237,7 +237,7 @@ def test_a_lease_that_ends_frees_the_gpu_though_no_trainer_runs(tmp_path: Path) 
     with training(tmp_path, grace_s=0.5) as job:
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
-        assert job.stop_for(2, 1)["held"].startswith("state stays")
+        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
         os.kill(job.holder(), signal.SIGSTOP)  # a disk that hangs
         job.shim.client.ask("renew", deadline=boottime() + 0.2)
         eventually(lambda: job.shim.client.status()["holder"] is None, "the GPU is free at the end of the lease")
@@ -248,7 +248,7 @@ def test_the_end_of_a_launch_frees_the_gpu_and_keeps_the_state(tmp_path: Path) -
     with training(tmp_path) as job:
         assert job.start_on(1, 1)["ok"]
         job.begins(1)
-        assert job.stop_for(2, 1)["held"].startswith("state stays")
+        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
         last = job.last_step()
         job.shim.client.ask("end")
         eventually(lambda: not job.shim.left(), "all of it has ended")
@@ -266,7 +266,7 @@ def test_a_disk_that_refuses_gets_the_state_as_soon_as_it_can(tmp_path: Path) ->
         job.disk.rename(tmp_path / "away")
         job.disk.touch()  # a file, in which nothing can be made
         (tmp_path / "hold-exit").unlink()
-        assert job.shim.client.wait("exited")["held"].startswith("state stays")
+        assert job.shim.client.wait("exited")["on_gpu"].startswith("state stays")
         last = job.last_step()
         os.kill(job.holder(), signal.SIGTERM)  # as the shim says that nobody will come for it: it is written at once
         log = tmp_path / "stderr"

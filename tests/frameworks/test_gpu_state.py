@@ -51,7 +51,7 @@ def test_a_held_state_is_that_of_an_undisturbed_training(tmp_path: Path, monkeyp
             shim.client.stop(generation + 1, in_place=True, gpu_ids=[gpu], wait=True)
             status = shim.client.wait("exited")
             assert status["exit_code"] == 143, output()[-2000:]
-            assert status["held"].startswith(f"state stays on GPU {gpu}"), output()[-2000:]
+            assert status["on_gpu"].startswith(f"state stays on GPU {gpu}"), output()[-2000:]
             checkpoint = status["in_memory"]["name"]
             on_disk = disk / checkpoint / "manifest.json"
         eventually(on_disk.exists, "it is on the disk")

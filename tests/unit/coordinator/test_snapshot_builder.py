@@ -63,7 +63,7 @@ def test_the_size_of_the_state_and_its_path_are_as_reported_and_not_known_from_a
     assert state(checkpoint_bytes=15_700_000_123) == (15.7e9, "disk"), "a few bytes more are no news"
     kept = msgspec.structs.replace(beat.shim, in_memory=Checkpoint("g1-s10", 10, 1))
     assert state(checkpoint_bytes=2_000_000, shim=kept) == (2e6, "host memory")
-    stays = msgspec.structs.replace(kept, held="state stays on GPU a (15.7 GB)")
+    stays = msgspec.structs.replace(kept, on_gpu="state stays on GPU a (15.7 GB)")
     assert state(checkpoint_bytes=2_000_000, shim=stays) == (2e6, "GPU")
 
 

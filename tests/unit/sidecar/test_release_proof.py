@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sidecar.protocol import GpuHolder
 from sidecar.resources import gpu_release
 from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import SLACK, EmulatedProbe, Footprint, NoProbe, NvmlProbe
@@ -31,7 +32,9 @@ class Looks(NvmlProbe):
         return super().footprints(gpu_ids)
 
 
-def held(probe: NvmlProbe | EmulatedProbe | NoProbe, started: bool = True) -> list[str]:
+def held(
+    probe: NvmlProbe | EmulatedProbe | NoProbe, started: bool = True, holder: GpuHolder | None = None
+) -> list[str]:
     """What a trainer's GPU still holds at the end, after its start and its wait for the proof."""
 
     async def life() -> list[str]:
@@ -39,7 +42,7 @@ def held(probe: NvmlProbe | EmulatedProbe | NoProbe, started: bool = True) -> li
             proof = ReleaseProof(probe, thread)
             if started:
                 await proof.begin(["GPU-1"])
-            return await proof.wait()
+            return await proof.wait(holder)
 
     return asyncio.run(life())
 
@@ -110,3 +113,20 @@ def test_a_driver_that_hangs_delays_neither_start_nor_end_for_long(monkeypatch: 
     assert asyncio.run(life()) == [
         "NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"
     ]
+
+
+@pytest.mark.parametrize("pid", [50, 7])  # of a container, whose pids are not the machine's
+def test_a_process_that_holds_a_state_for_the_next_trainer_is_not_waited_for(pid: int) -> None:
+    before, ended = (1 << 30, [FOREIGN]), (9 << 30, [FOREIGN, 50])
+    probe = Looks(FakeGpu("GPU-1"), before, ended)
+    assert held(probe, holder=GpuHolder(pid, "GPU-1")) == []
+    assert probe.looks == 2
+
+
+def test_a_trainer_beside_a_process_that_holds_a_state_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_release, "RELEASE_S", 0.2)
+    before, ended = (1 << 30, [FOREIGN]), (9 << 30, [FOREIGN, 50, 5])
+    probe = Looks(FakeGpu("GPU-1"), before, ended)
+    assert held(probe, holder=GpuHolder(50, "GPU-1")) == ["GPU GPU-1 is still in use by process 5"]
+    elsewhere = Looks(FakeGpu("GPU-1"), before, (9 << 30, [FOREIGN]))
+    assert held(elsewhere, holder=GpuHolder(50, "GPU-2")) != []

@@ -36,10 +36,10 @@ class Served:
         self.holder = gpu_memory.StateHolder(listener, gpus, self.words.append)
         self.uuid = held_memory.uuid_of(0)
 
-    def connect(self) -> plain.Holder:
-        return plain.Holder(self.path)
+    def connect(self) -> plain.HolderConnection:
+        return plain.HolderConnection(self.path)
 
-    def reserve(self, connection: plain.Holder, **changes: Any) -> dict[str, Any]:
+    def reserve(self, connection: plain.HolderConnection, **changes: Any) -> dict[str, Any]:
         return connection.ask("reserve", **{"bytes": len(STATE), "reserved": 0, "uuid": self.uuid, **changes})
 
 
