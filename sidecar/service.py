@@ -30,10 +30,10 @@ from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import PIECE, LogTail
 from sidecar.protocol import (
     Checkpoint,
+    GpuHolder,
     GpuReading,
     Heartbeat,
     HeartbeatReply,
-    GpuHolder,
     OperatorRequest,
     ShimStatus,
     Usage,
