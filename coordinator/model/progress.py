@@ -68,6 +68,9 @@ def iteration_counts(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int |
     return done, job.iterations or reported
 
 
+MOST_BYTES = 10**15  # of a state; more than that is no size
+
+
 def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
     """The bytes of its newest checkpoint, 0 while they are not known, and the path that its state takes on its host.
 
@@ -75,7 +78,7 @@ def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
     """
     if beat is None:
         return 0.0, "disk"
-    size = float(round(beat.checkpoint_bytes, -6))
+    size = float(round(min(max(0, beat.checkpoint_bytes), MOST_BYTES), -6))
     if beat.shim.on_gpu.startswith(STAYS):
         return size, "GPU"
     return size, "host memory" if beat.shim.in_memory else "disk"

@@ -13,7 +13,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.giving_way import GiveWay
 from coordinator.model.progress import ObservedJob, state_of
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, number
 from coordinator.ports import Clock, Measurements, Store
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import ChangedJobs, changed
@@ -145,7 +145,7 @@ class Telemetry:
 
     def reshape_s(self, job: JobRecord) -> float:
         """Seconds of a reshape of this job: its own measured ones, else those that are predicted."""
-        return float(job.doc.get("reshape_cost_s") or self.predicted_reshape_s(job))
+        return number(job.doc.get("reshape_cost_s")) or self.predicted_reshape_s(job)
 
     def predicted_reshape_s(self, job: JobRecord) -> float:
         """Seconds of a reshape of this job by the profile of its type and the size of its state."""

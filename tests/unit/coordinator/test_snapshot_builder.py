@@ -61,6 +61,8 @@ def test_the_size_of_the_state_and_its_path_are_as_reported_and_not_known_from_a
 
     assert state() == (0.0, "disk")
     assert state(checkpoint_bytes=15_700_000_123) == (15.7e9, "disk"), "a few bytes more are no news"
+    assert state(checkpoint_bytes=10**400)[0] == 1e15
+    assert state(checkpoint_bytes=-5) == (0.0, "disk")
     kept = msgspec.structs.replace(beat.shim, in_memory=Checkpoint("g1-s10", 10, 1))
     assert state(checkpoint_bytes=2_000_000, shim=kept) == (2e6, "host memory")
     stays = msgspec.structs.replace(kept, on_gpu="state stays on GPU a (15.7 GB)")
