@@ -123,7 +123,7 @@ def test_a_crashed_trainer_starts_again_in_its_launch_in_both_modes(mode: str) -
 def test_a_recreate_newcomer_waits_for_its_gpus_and_its_victim_does_not_wait_for_it() -> None:
     late = newcomer(devices="recreate")
     waits(world(late, None, BOOKED, victim()), "still in use")
-    assert next_step(world(victim(), seen(), BOOKED, late)) == StopTrainer(2, in_place=True)
+    assert next_step(world(victim(), seen(), BOOKED, late)) == StopTrainer(2, in_place=True, gpu_ids=("c", "d"))
     assert isinstance(next_step(world(newcomer(), None, BOOKED, victim(devices="recreate"))), RequestLaunch)
 
 

@@ -164,12 +164,14 @@ def test_the_newcomer_is_launched_while_the_victim_trains_on() -> None:
 
 def test_without_early_initialization_the_victim_is_stopped_first_and_the_newcomer_launched_then() -> None:
     waits(world(newcomer(), None, BOOKED, victim(), config=LATE), "still in use")
-    assert next_step(world(victim(), seen(), BOOKED, newcomer(), config=LATE)) == StopTrainer(2, in_place=True)
+    assert next_step(world(victim(), seen(), BOOKED, newcomer(), config=LATE)) == StopTrainer(
+        2, in_place=True, gpu_ids=("c", "d")
+    )
 
 
 def test_3_the_victim_is_stopped_once_its_newcomer_is_initialized() -> None:
     ready = newcomer(s.INITIALIZED)
-    assert next_step(world(victim(), seen(), BOOKED, ready)) == StopTrainer(2, in_place=True)
+    assert next_step(world(victim(), seen(), BOOKED, ready)) == StopTrainer(2, in_place=True, gpu_ids=("c", "d"))
     saving = seen("stopping", generation=2, verb="stop", stop_asked=True)
     waits(world(victim(), saving, BOOKED, ready), "saving")
 
@@ -183,7 +185,7 @@ def test_the_victim_trains_on_while_its_newcomer_does_imports_that_need_no_gpu()
 
     waits(victims("begins to wait"), "before it gets GPUs")
     for go_on in (victims("ready (9 MiB)"), victims("begins to wait", waited_s=SHORT.init_timeout_s)):
-        assert next_step(go_on) == StopTrainer(2, in_place=True)
+        assert next_step(go_on) == StopTrainer(2, in_place=True, gpu_ids=("c", "d"))
 
 
 def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer_is_gone() -> None:
@@ -235,7 +237,7 @@ def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> No
 def test_a_job_that_grows_takes_idle_gpus_at_once_and_is_then_stopped() -> None:
     growing = job(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")))
     assert written(world(growing, seen(), [*mine("a"), gpu("b")]), "claim")["state"] == s.IN_USE
-    assert next_step(world(growing, seen(), mine("a", "b"))) == StopTrainer(2, in_place=True)
+    assert next_step(world(growing, seen(), mine("a", "b"))) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
 
 
 def test_a_growing_job_that_lost_the_race_for_a_gpu_trains_on_as_it_was() -> None:

@@ -25,19 +25,19 @@ def growing(waited_s: float, warm: str = BEGINS, op: dict[str, Any] | None = Non
 
 def test_it_trains_on_while_the_interpreter_does_its_imports_twice_as_long_as_its_start_took_at_most() -> None:
     waits(growing(2 * START_S - 0.1), "an interpreter for its next start")
-    assert next_step(growing(2 * START_S)) == StopTrainer(2, in_place=True)
+    assert next_step(growing(2 * START_S)) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
 
 
 def test_after_a_warm_start_it_waits_as_long_as_the_last_imports_ask_for() -> None:
     limit = min(20.0, SHORT.init_timeout_s)
     waits(growing(limit - 0.1, warm_s=10.0), "an interpreter for its next start")
-    assert next_step(growing(limit, warm_s=10.0)) == StopTrainer(2, in_place=True)
-    assert next_step(growing(SHORT.init_timeout_s, warm_s=1e9)) == StopTrainer(2, in_place=True)
+    assert next_step(growing(limit, warm_s=10.0)) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
+    assert next_step(growing(SHORT.init_timeout_s, warm_s=1e9)) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
 
 
 @pytest.mark.parametrize("warm", ["", "ready (80 MiB)", "there is too little memory for a waiting interpreter"])
 def test_where_one_waits_or_none_will_it_is_stopped_at_once(warm: str) -> None:
-    assert next_step(growing(0.0, warm)) == StopTrainer(2, in_place=True)
+    assert next_step(growing(0.0, warm)) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
 
 
 @pytest.mark.parametrize("op", [{"how": "relaunch"}, {"kind": "requeue"}])
@@ -46,7 +46,7 @@ def test_a_launch_that_ends_is_not_waited_for(op: dict[str, Any]) -> None:
 
 
 def test_a_silent_or_lost_launch_is_not_waited_for() -> None:
-    assert next_step(growing(0.0, unreachable=True)) == StopTrainer(2, in_place=True)
+    assert next_step(growing(0.0, unreachable=True)) == StopTrainer(2, in_place=True, gpu_ids=("a", "b"))
     assert growing(0.0).warming
     assert not growing(0.0, lost=True).warming
     assert not growing(0.0, remove_asked=True).warming
