@@ -96,11 +96,15 @@ class CudaGpu:
 
 
 class State:
-    """What is held: `size` bytes at `address`, known to others by `token`. It counts once it is `sealed`."""
+    """A state that is held: `size` bytes at `address`, known to others by `token`. It counts once it is `sealed`."""
 
     def __init__(self, address: int, size: int) -> None:
-        self.address, self.size, self.token = address, size, secrets.token_hex(16)
-        self.sealed = self.written = self.loaded = False
+        self.address = address
+        self.size = size
+        self.token = secrets.token_hex(16)
+        self.sealed = False
+        self.written = False
+        self.loaded = False
         self.since = time.monotonic()
 
 
@@ -112,7 +116,9 @@ class StateHolder:
     """
 
     def __init__(self, listener: socket.socket, gpus: "tuple[int, int]", report: Any) -> None:
-        self._listener, self._gpus, self._report = listener, gpus, report
+        self._listener = listener
+        self._gpus = gpus
+        self._report = report
         self._lock = threading.Lock()  # of `_state`: the main thread reads it while this one frees it
         self._state: "Optional[State]" = None
         self._reserved_by: Any = None
@@ -143,7 +149,7 @@ class StateHolder:
 
     @property
     def token(self) -> str:
-        """By which the state here is known; empty without one."""
+        """Token of the state here; empty without one."""
         with self._lock:
             return self._state.token if self._state is not None else ""
 
@@ -207,17 +213,22 @@ class StateHolder:
         del self._inboxes[connection]
         self._loads.pop(connection, None)
         connection.close()
-        state = self._state
-        if connection is self._reserved_by and state is not None and not state.sealed:
-            self._free()  # its trainer died in the middle of the copy
+        if connection is self._reserved_by:
+            self._free_unsealed()  # its trainer died in the middle of the copy
 
     def _answer(self, connection: socket.socket, line: bytes) -> "dict[str, Any]":
         try:
             ask = json.loads(line)
-            verb = {"reserve": self._reserve, "seal": self._seal, "alive": self._alive, "open": self._open}
-            return verb.get(ask["do"], self._done)(connection, ask)
+            verbs = {
+                "reserve": self._reserve,
+                "seal": self._seal,
+                "alive": self._alive,
+                "open": self._open,
+                "done": self._done,
+            }
+            return verbs[ask["do"]](connection, ask)
         except CudaFault as fault:
-            self._free()
+            self._free_unsealed()
             return self._refused(str(fault))
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             return {"ok": False, "why": f"the request is not understood ({fault!r:.200})"}
@@ -278,10 +289,14 @@ class StateHolder:
         state = self._state
         return state if state is not None and state.token == ask["token"] else None
 
-    def _free(self) -> None:
+    def _free_unsealed(self) -> None:
+        """Free what was reserved and never arrived; a sealed state may be all that there is of it."""
         with self._lock:
-            state, self._state = self._state, None
-        if state is not None and self._gpu is not None:
+            state = self._state
+            if state is None or state.sealed:
+                return
+            self._state = None
+        if self._gpu is not None:
             with contextlib.suppress(CudaFault):
                 self._gpu.release(state.address)
 

@@ -105,6 +105,19 @@ def test_a_state_that_is_sealed_outlives_its_trainer(served: Served) -> None:
     assert not served.reserve(other)["ok"], "one at a time"
 
 
+def test_a_sealed_state_outlives_a_call_that_the_driver_refuses(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be all that there is of it."""
+    kept = handed_over(served)
+    monkeypatch.setenv("FAKE_GPU_FAULT", "cuIpcGetMemHandle")
+    assert held_memory.take_back(kept, made) is None
+    monkeypatch.delenv("FAKE_GPU_FAULT")
+    assert served.holder.token == kept["token"]
+    served.holder.write(kept["token"], str(tmp_path / "bulk"))
+    assert held_memory.take_back(kept, made) is not None
+
+
 def test_the_memory_that_the_next_trainer_needs_is_left_to_it(
     tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +142,9 @@ def test_only_the_gpu_that_stays_takes_a_state_and_gives_it_back(served: Served)
     assert not connection.ask("open", token=token, uuid="00" * 16)["ok"]
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"do": "reserve"}', b'{"do": "seal"}', b"\xff", b"null"])
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"do": "reserve"}', b'{"do": "seal"}', b'{"do": "guess"}', b"\xff", b"null"]
+)
 def test_a_request_that_is_not_understood_is_answered_and_changes_nothing(served: Served, line: bytes) -> None:
     connection = served.connect()
     connection._socket.sendall(line + b"\n")
