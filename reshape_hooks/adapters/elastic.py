@@ -191,7 +191,7 @@ class Elastic:
         due = self._saver.due()
         self._leave_if_asked(due and self._ranks.size > 1)
         if due and self._ranks.size == 1:
-            self._run.announced.saved(lambda: self._saver.beside(self._step, self._files))
+            self._run.announced.saved(lambda: self._saver.beside(self._step, self._files_now))
 
     def _leave_if_asked(self, due: bool = False) -> None:
         stopping, asked = self._run.asked(due)
@@ -225,9 +225,9 @@ class Elastic:
 
     def _save_all(self, own: list[Any]) -> None:
         """Save the state with what each rank has of its own; what is on a GPU that the job keeps may stay there."""
-        alone = self._ranks.size == 1
-        held = gpu_state.hold(self._state(own), STATE) if alone else None
-        self._saver.now(self._step, self._files(False, own), held)
+        state = self._state(own)
+        held = gpu_state.hold(state, STATE) if self._ranks.size == 1 else None
+        self._saver.now(self._step, _files(state, False), held)
 
     def _own(self) -> dict[str, Any]:
         """What each rank has of its own; until a loop has gone on that is what was saved."""
@@ -246,16 +246,8 @@ class Elastic:
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         return {"parts": values, "at": at, "own": own}
 
-    def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
-        state = self._state(own or [self._own()])
-        torch = sys.modules.get("torch")
-        if not torch:
-            return {STATE: pickle.dumps(state)}
-        if not in_memory:
-            return {STATE: lambda path: torch.save(state, path)}
-        file = io.BytesIO()
-        torch.save(state, file)
-        return {STATE: file.getbuffer()}
+    def _files_now(self, in_memory: bool) -> dict[str, Any]:
+        return _files(self._state([self._own()]), in_memory)
 
     def _load(self, saved: Any) -> None:
         alone = self._ranks.size == 1
@@ -286,6 +278,18 @@ class Elastic:
 
 def _refused(why: session.LeftAlone) -> SystemExit:
     return SystemExit(f"Elastic cannot make this training elastic, because {why}")
+
+
+def _files(state: dict[str, Any], in_memory: bool) -> dict[str, Any]:
+    """Return the files of a checkpoint. `in_memory`: with bytes that later steps do not change."""
+    torch = sys.modules.get("torch")
+    if not torch:
+        return {STATE: pickle.dumps(state)}
+    if not in_memory:
+        return {STATE: lambda path: torch.save(state, path)}
+    file = io.BytesIO()
+    torch.save(state, file)
+    return {STATE: file.getbuffer()}
 
 
 def _read(folder: Any, alone: bool) -> Any:
