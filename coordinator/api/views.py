@@ -110,8 +110,7 @@ def pause(job: JobRecord, beat: Heartbeat | None, pause_s: float) -> View:
     """Fields of the view of a training: how long a reshape is predicted to pause it, where its state is large."""
     if job.state not in s.LAUNCHED:
         return {}
-    size, path = progress.state_of(beat)
-    return {"pause": described(pause_s, size, "disk" if job.recreated else path) or None}
+    return {"pause": described(pause_s, *progress.state_of(beat, job.recreated)) or None}
 
 
 def between(expected: WhenExpected) -> View:

@@ -111,8 +111,7 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
 
 def _of_state(op: Operation, beat: Heartbeat) -> dict[str, float | None]:
     """The seconds that `pause.py` expects of a state of this size, so that another size is predicted by it, too."""
-    size, path = state_of(beat)
-    path = path if op.how == "in place" else "disk"
+    size, path = state_of(beat, relaunches=op.how != "in place")
     return {"ckpt_state": pause.save_s(size, path), "restart_state": pause.load_s(size, path)} if size else {}
 
 

@@ -71,14 +71,17 @@ def iteration_counts(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int |
 MOST_BYTES = 10**15  # of a state; more than that is no size
 
 
-def state_of(beat: Heartbeat | None) -> tuple[float, StatePath]:
-    """The bytes of its newest checkpoint, 0 while they are not known, and the path that its state takes on its host.
+def state_of(beat: Heartbeat | None, relaunches: bool = False) -> tuple[float, StatePath]:
+    """Return the bytes of its newest checkpoint, 0 while they are not known, and the path that its state takes.
 
-    Whole megabytes: what is so small delays nothing, and a few bytes more are no news.
+    Whole megabytes: what is so small delays nothing, and a few bytes more are no news. `relaunches`: its launch ends
+    with the reshape, which leaves nothing but the disk.
     """
     if beat is None:
         return 0.0, "disk"
     size = float(round(min(max(0, beat.checkpoint_bytes), MOST_BYTES), -6))
+    if relaunches:
+        return size, "disk"
     if beat.shim.on_gpu.startswith(STAYS):
         return size, "GPU"
     return size, "host memory" if beat.shim.in_memory else "disk"

@@ -150,9 +150,9 @@ class Telemetry:
     def predicted_reshape_s(self, job: JobRecord) -> float:
         """Seconds of a reshape of this job by the profile of its type and the size of its state."""
         known = self.profiles.overheads(job.job_type)
-        size, path = state_of(self.reports.of(job))
+        size, path = state_of(self.reports.of(job), job.recreated)
         relaunch_s = known.k8s_term + known.k8s_init if job.recreated else 0.0
-        return known.reshape + pause.more_s(known, size, "disk" if job.recreated else path) + relaunch_s
+        return known.reshape + pause.more_s(known, size, path) + relaunch_s
 
     def reshaped(self, job: JobRecord) -> None:
         """Start the job's cool-down."""
