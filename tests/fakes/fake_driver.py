@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import uuid
 from pathlib import Path
 
-import pytest
+from tests.fakes import cuda
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 GIB = 1 << 30
@@ -41,23 +40,11 @@ class FakeDriver:
 
     def __init__(self, folder: Path, old: bool = False) -> None:
         """`old`: without the calls that came with driver 570."""
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            pytest.skip("there is no C compiler here")
-        self.folder, libraries = folder / "state", folder / "libraries"
+        self.folder = folder / "state"
         self.folder.mkdir(parents=True)
-        libraries.mkdir()
-        command = [
-            compiler,
-            "-shared",
-            "-fPIC",
-            *(["-DOLD"] if old else []),
-            "-o",
-            libraries / "libcuda.so.1",
-            SOURCE,
-        ]
-        subprocess.run(command, check=True)
-        shutil.copy(libraries / "libcuda.so.1", libraries / "libnvidia-ml.so.1")
+        libraries = folder / "libraries"
+        library = cuda.compiled(SOURCE, libraries, *(["-DOLD"] if old else []))
+        shutil.copy(library, libraries / "libnvidia-ml.so.1")
         self.gpus = [f"GPU-{uuid.uuid4()}" for _ in range(3)]
         for gpu, kind in zip(self.gpus, ("H100", "H100", "A100"), strict=True):
             self.put(f"{gpu}.name", kind)

@@ -56,6 +56,13 @@ class OnGpu(Training):
     def stop_for(self, generation: int, count: int, **more: Any) -> dict[str, Any]:
         return self.stop(generation, gpu_ids=self.gpus[:count], **more)
 
+    def hold(self) -> int:
+        """Train a first generation on one GPU and stop it in place; return its last step, whose state is held."""
+        assert self.start_on(1, 1)["ok"]
+        self.begins(1)
+        assert self.stop_for(2, 1)["on_gpu"].startswith("state stays")
+        return self.last_step()
+
     def last_step(self) -> int:
         return max(self.steps(), default=0)
 
@@ -190,10 +197,7 @@ def test_a_holder_that_is_killed_loses_no_more_than_since_the_last_checkpoint(tm
 
 def test_a_trainer_that_is_killed_as_it_loads_is_started_from_the_gpu_again(tmp_path: Path) -> None:
     with training(tmp_path) as job:
-        assert job.start_on(1, 1)["ok"]
-        job.begins(1)
-        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
-        last = job.last_step()
+        last = job.hold()
         (tmp_path / "kill-load").touch()
         assert job.start_on(3, 1, f"g1-s{last}")["ok"]
         assert job.shim.client.wait("exited")["exit_code"] == -signal.SIGKILL
@@ -204,10 +208,7 @@ def test_a_trainer_that_is_killed_as_it_loads_is_started_from_the_gpu_again(tmp_
 
 def test_a_state_whose_gpu_is_not_given_again_is_loaded_from_its_file(tmp_path: Path) -> None:
     with training(tmp_path) as job:
-        assert job.start_on(1, 1)["ok"]
-        job.begins(1)
-        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
-        last = job.last_step()
+        last = job.hold()
         other = job.shim.client.start(3, job.gpus[1:], checkpoint=f"g1-s{last}", env={"FAKE_GPU_UUID": "x"})
         assert other["ok"]
         assert job.begins(3) == (last, "file")
@@ -235,9 +236,7 @@ def test_a_gpu_is_free_of_what_is_held_when_a_stop_that_is_not_in_place_is_told(
 
 def test_a_lease_that_ends_frees_the_gpu_though_no_trainer_runs(tmp_path: Path) -> None:
     with training(tmp_path, grace_s=0.5) as job:
-        assert job.start_on(1, 1)["ok"]
-        job.begins(1)
-        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
+        job.hold()
         os.kill(job.holder(), signal.SIGSTOP)  # a disk that hangs
         job.shim.client.ask("renew", deadline=boottime() + 0.2)
         eventually(lambda: job.shim.client.status()["holder"] is None, "the GPU is free at the end of the lease")
@@ -246,10 +245,7 @@ def test_a_lease_that_ends_frees_the_gpu_though_no_trainer_runs(tmp_path: Path) 
 
 def test_the_end_of_a_launch_frees_the_gpu_and_keeps_the_state(tmp_path: Path) -> None:
     with training(tmp_path) as job:
-        assert job.start_on(1, 1)["ok"]
-        job.begins(1)
-        assert job.stop_for(2, 1)["on_gpu"].startswith("state stays")
-        last = job.last_step()
+        last = job.hold()
         job.shim.client.ask("end")
         eventually(lambda: not job.shim.left(), "all of it has ended")
         assert job.saved() == f"g1-s{last}"

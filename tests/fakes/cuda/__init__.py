@@ -1,4 +1,4 @@
-"""Builds a driver's library without a GPU (`libcuda.c`), as `libcuda.so.1` in a folder for LD_LIBRARY_PATH."""
+"""Compiles drivers' libraries without a GPU: the one that holds states (`libcuda.c`), and what other fakes bring."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "libcuda.c"
+NAME = "libcuda.so.1"
 
 
-def build(folder: Path) -> Path:
-    """Compile it into this folder, and return that. Raises AssertionError where there is no compiler."""
+def compiled(source: Path, folder: Path, *options: str) -> Path:
+    """Compile a source as the driver's library into this folder, and return that library.
+
+    Raises AssertionError where there is no compiler.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "tests of GPU memory need a C compiler: install gcc"
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libcuda.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)], check=True)
-    return folder
+    library = folder / NAME
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *options, "-o", str(library), str(source)], check=True)
+    return library
+
+
+def build(folder: Path) -> Path:
+    """Compile `libcuda.c` into this folder, for LD_LIBRARY_PATH, and return the folder."""
+    return compiled(SOURCE, folder).parent

@@ -1,8 +1,7 @@
 /* A driver's library without a GPU: its memory is that of the process, shared with others by IPC handles.
 
    As on a GPU, what a process holds is gone with it, and a handle of a dead process cannot be opened. FAKE_GPU_FREE:
-   bytes that are free at first. FAKE_GPU_FAULT: the name of a call that fails with error 999. FAKE_GPU_SLOW: seconds
-   that each copy takes, so that a test can end a process in the middle of one.
+   bytes that are free at first. FAKE_GPU_FAULT: the name of a call that fails with error 999.
 */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -21,11 +20,6 @@ static size_t used;
 static int fault(const char *name) {
     const char *asked = getenv("FAKE_GPU_FAULT");
     return asked && !strcmp(asked, name) ? 999 : 0;
-}
-
-static void slow(void) {
-    const char *seconds = getenv("FAKE_GPU_SLOW");
-    if (seconds) usleep((useconds_t)(atof(seconds) * 1e6));
 }
 
 int cuInit(unsigned flags) { (void)flags; return fault("cuInit"); }
@@ -100,16 +94,13 @@ int cuIpcCloseMemHandle(uint64_t address) { (void)address; return 0; }
 
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, void *stream) {
     (void)stream;
-    slow();
     memcpy((void *)to, (void *)from, size);
     return fault("cuMemcpyAsync");
 }
 
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
-    slow();
     memcpy(to, (void *)from, size);
     return fault("cuMemcpyDtoH_v2");
 }
 
 int cuMemAllocHost_v2(void **address, size_t size) { *address = malloc(size); return *address ? 0 : 2; }
-int cuMemFreeHost(void *address) { free(address); return 0; }
