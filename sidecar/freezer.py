@@ -223,7 +223,7 @@ def main() -> None:
 
 
 class Freezer:
-    """Of one shim: its trainer's freeze or thaw in progress, and what it needs for the next one."""
+    """The freeze or thaw of one shim's trainer that is in progress, and what the next one needs."""
 
     def __init__(self, shim: Any, say: "Callable[[str], None]", refused: "type[Exception]") -> None:
         """`shim`: the `Shim`. `say`: logs a sentence. `refused`: raised with the sentence that a caller gets."""

@@ -37,8 +37,10 @@ AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # until a writer that failed beg
 HOLDER = "holder.sock"  # by which trainers reach what is held on a GPU
 TENSORS, BULK = "tensors.json", "tensors.bin"  # what of a state is held on a GPU, and its bytes once they are on a disk
 OPEN_S = 1.0  # for the writer to open the GPU before the trainer is told to stop
-WRITE_AFTER_S, LOOK_S = 15.0, 0.05  # for the next trainer to take what is on a GPU, before that is written
-HELD_PAUSE_S, HELD_MOST_S = 1.0, 60.0  # between two tries to write what is on a GPU; without a shim, all of them
+LOOK_S = 0.05  # between two looks at whether the next trainer has taken what is on a GPU
+WRITE_AFTER_S = 15.0  # for that, before it is written
+HELD_PAUSE_S = 1.0  # between two tries to write what is on a GPU
+HELD_MOST_S = 60.0  # for all of them, where the shim has gone
 
 
 def rank(name: str) -> "tuple[int, int]":
@@ -174,7 +176,7 @@ class MemoryCopy:
         passed, env = [self.shim.lock, self.lock], dict(os.environ)
         listener, self.listener = self.listener, None
         if listener:
-            device = ",".join(self.shim._devices([self.gpu]))
+            device = ",".join(self.shim.devices([self.gpu]))
             command += [str(listener.fileno()), *map(str, gpus)]
             passed += [listener.fileno(), *(lock for gpu, lock in self.shim.gpus.items() if gpu == self.gpu)]
             env.update(CUDA_VISIBLE_DEVICES=device, CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -372,7 +374,7 @@ def load(name: str, path: str) -> Any:
 
 
 class StateOnGpu:
-    """What of a state is held on a GPU, until it is on the disk and the next trainer has it. Of a writer."""
+    """The part of a writer that holds a state on a GPU until it is on the disk and the next trainer has it."""
 
     def __init__(self, listener: int, gpus: "tuple[int, int]") -> None:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -390,9 +392,10 @@ class StateOnGpu:
 
         Not where it was never saved: its trainer was killed after it had handed it over.
         """
+        if self.holder.token not in [token(os.path.join(folder, name)) for name in copies(folder)]:
+            return
         until = time.monotonic() + WRITE_AFTER_S
-        saved = {self.holder.token} & {token(os.path.join(folder, name)) for name in copies(folder)}
-        while saved and self.holder.awaited() and not self.unwanted and time.monotonic() < until:
+        while self.holder.awaited() and not self.unwanted and time.monotonic() < until:
             time.sleep(LOOK_S)
 
     def linger(self) -> None:

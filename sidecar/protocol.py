@@ -216,7 +216,7 @@ class StopCall(msgspec.Struct, kw_only=True):
     wait: bool = False  # for one that announced that it saves when asked, without a SIGKILL: it ends at a safe point
     in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
     gpu_ids: list[str] = []  # on which it goes on in place, so that its state may stay on one; empty: not known
-    freeze: bool = False  # in host memory instead, by the driver; one that cannot be frozen trains on
+    freeze: bool = False  # the driver keeps it in host memory instead; one that cannot be frozen trains on
     unasked: bool = False  # nobody asked for it: refused (409) where the next start would run other code
 
 

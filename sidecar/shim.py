@@ -417,7 +417,7 @@ class Shim:
 
     def _start(self, ask: "dict[str, Any]") -> None:
         launch, gpu_ids = self.launch, [str(gpu) for gpu in ask["gpu_ids"]]
-        checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(self._devices(gpu_ids))
+        checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(self.devices(gpu_ids))
         lease = self._lease(float(ask.get("lease_deadline") or 0))
         if self.alive and not self.ending and self.status["trainer"] == "frozen":
             self.freezer.thaw(ask, gpu_ids, lease)
@@ -514,7 +514,7 @@ class Shim:
         more = (part.strangers() for part in (self.warm, self.freezer) if part)
         return [*filter(None, ours), *(child for children in more for child in children)]
 
-    def _devices(self, gpu_ids: "list[str]") -> "list[str]":
+    def devices(self, gpu_ids: "list[str]") -> "list[str]":
         """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
 
         The status keeps naming the granted ones: they count the GPUs taken of a node; the plugin chooses which.

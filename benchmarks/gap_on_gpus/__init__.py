@@ -56,7 +56,7 @@ print(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.is_available(), 
 
 @dataclass(frozen=True)
 class Place:
-    """Where it is measured. `gpus`: as a launch names their kind."""
+    """The machine on which it is measured. `gpus`: as a launch names their kind."""
 
     python: str
     torch: str

@@ -50,7 +50,7 @@ class TimeUp(Exception):
 
 @dataclass
 class Process:
-    """What one process of the script printed."""
+    """Lines that one process of the script printed."""
 
     steps: list[tuple[int, float]] = field(default_factory=list)
     saved: list[float] = field(default_factory=list)  # when
@@ -126,7 +126,7 @@ class Watched:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait(self, true: Callable[[], T], ended: Callable[[], bool], within: float = float("inf")) -> T:
-        """What `true` returns, once that is true, or at the end of so many seconds."""
+        """Return what `true` returns, once that is true, or at the end of so many seconds."""
         limit = time.monotonic() + within
         while not (found := true()) and time.monotonic() < limit:
             if ended():
@@ -215,7 +215,7 @@ class InPlace:
         return shim.trainer == "exited"
 
     def _stop(self) -> dict[str, Any]:
-        """What is asked of the sidecar."""
+        """Return the request to the sidecar."""
         ask = {"generation": self._generation, "command_id": f"stop-{self._generation}", "grace_s": GRACE_S}
         ask["in_place"] = True
         if self._held:
@@ -223,7 +223,7 @@ class InPlace:
         return ask
 
     def _interpreter(self) -> str:
-        """What the shim says of a waiting interpreter, once one is ready or none will be."""
+        """Return what the shim says of a waiting interpreter, once one is ready or none will be."""
 
         def known() -> str:
             shim = self._launch.status().shim
@@ -256,7 +256,7 @@ class InPlace:
         )  # fmt: skip
 
     def _path(self) -> str:
-        """Where the state was between the last two processes, by what the shim says."""
+        """Return where the state was between the last two processes, by what the shim says."""
         shim = self._launch.status().shim
         if shim.on_gpu.startswith(STAYS):
             return "GPU memory"

@@ -60,7 +60,7 @@ class StopTrainer:
 
     generation: int
     in_place: bool = False  # it goes on in the same launch at once
-    freeze: bool = False  # in memory, by the driver, instead
+    freeze: bool = False  # the driver keeps it in host memory instead
     wait: bool = True  # until one that saves when asked has answered; else it is killed after its grace
     gpu_ids: tuple[str, ...] = ()  # on which it goes on in place; empty: not known
     name: ClassVar[str] = "stop"
