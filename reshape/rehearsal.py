@@ -131,6 +131,13 @@ class Comparison:
         return "\n".join([head, *(f"{one.kind}: {one.sentence}" for one in self.differences)])
 
 
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """Return which of these a copy leaves out: pipes and sockets, too, which a demo that ran here has left."""
+    left_out = shutil.ignore_patterns(*NOT_COPIED)(folder, names)
+    paths = [Path(folder, name) for name in names]
+    return left_out | {path.name for path in paths if not (path.is_file() or path.is_dir() or path.is_symlink())}
+
+
 def kept_copy(folder: Path, target: Path) -> bool:
     """Copy a folder as it is before a training, without what is no part of it; False if it is too large.
 
@@ -147,7 +154,7 @@ def kept_copy(folder: Path, target: Path) -> bool:
             size += sum(one.lstat().st_size for one in path.rglob("*") if one.is_file())
             if size > MOST_COPIED:
                 return False
-            shutil.copytree(path, target / path.name, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            shutil.copytree(path, target / path.name, symlinks=True, ignore=_not_copied)
         elif path.is_file():
             size += path.stat().st_size
             if size > MOST_COPIED:
