@@ -151,7 +151,7 @@ def up(settings: CliSettings, /, detach: bool, **options: Any) -> int | None:
 @click.option("--cancel-all", is_flag=True, help="Cancel all jobs first, so that nothing trains on.")
 @click.pass_obj
 def down(settings: CliSettings, cancel_all: bool) -> int:
-    """Stop the `reshape up` of this state folder; what trains goes on.
+    """Stop the `reshape up` of this state folder; running jobs keep training.
 
     Jobs that were cancelled or suspended are waited for, at most 80 s; one that has not stopped by then is named.
     """

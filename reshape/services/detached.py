@@ -96,7 +96,7 @@ def stop(state: Path, cancel_all: bool = False) -> int:
             f"Reshape is down, but {listed(still)}, which was told to stop, still runs: it comes to a step at which it "
             "can save, or hangs. The next `reshape up` ends it."
         )
-    click.echo("Reshape is down. What trains goes on; the next `reshape up` finds it again.")
+    click.echo("Reshape is down. Running jobs keep training; the next `reshape up` picks them up.")
     return 0
 
 

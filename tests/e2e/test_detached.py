@@ -40,7 +40,7 @@ def test_it_comes_up_in_the_background_once_and_goes_down_when_told(tmp_path: Pa
         assert (state / "up.log.1").read_bytes().startswith(b"Reshape is up at ")
     finally:
         down = reshape(state, "down")
-    assert down[:2] == (0, "Reshape is down. What trains goes on; the next `reshape up` finds it again.\n")
+    assert down[:2] == (0, "Reshape is down. Running jobs keep training; the next `reshape up` picks them up.\n")
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
     assert reshape(state, "down") == nothing
 
@@ -85,7 +85,7 @@ def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
         assert len(trainings(state)) == 2
         client.cancel("ends")
         code, out, complaint = reshape(state, "down")
-        assert (code, complaint) == (0, "") and out.endswith("the next `reshape up` finds it again.\n")
+        assert (code, complaint) == (0, "") and out.endswith("the next `reshape up` picks them up.\n")
         assert len(trainings(state)) == 1
         assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
     finally:
