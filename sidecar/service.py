@@ -44,7 +44,7 @@ from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter, processor_seconds
 from sidecar.resources.usage import cpu_quota as own_quota
-from sidecar.source_watch import SourceWatch
+from sidecar.source_watch import PodSourceWatch, SourceWatch
 from sidecar.startup import log_format, preflight
 
 log = logging.getLogger("sidecar")
@@ -85,9 +85,8 @@ class Sidecar:
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
         self._checkpoints = CheckpointWatch(settings.checkpoints, launch.job_id) if settings.checkpoints else None
-        # In a pod the trainer's files are out of our sight, unless we share its container.
-        self._code = [] if settings.apart else [str(word) for word in launch.command or ()]
-        self._source, self.edited = SourceWatch((), "."), list[str]()
+        self._source: SourceWatch | PodSourceWatch = SourceWatch((), ".")
+        self.edited = list[str]()
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
         self._reading, self._read_at = asyncio.Lock(), 0.0
@@ -203,14 +202,20 @@ class Sidecar:
     def _new_generation(self, begun: core.NewGeneration) -> None:
         """Begin another trainer's output; all earlier output was read, unless this sidecar started after it."""
         log_format.identify(generation=begun.generation)
-        home, before = self.settings.launch.workdir or ".", self.settings.folder / "launch.json"
-        self._source, self.edited = SourceWatch(self._code, home, before), []
+        self._source, self.edited = self._source_watch(), []
         self._start(self._know_source(boottime() - begun.spawn_at))
         self.reader.new_generation(begun.spawn_at)
         if self._late and self.settings.progress_file is None:
             self._unread = begun
         else:
             self.reader.new_output(begun.generation)
+
+    def _source_watch(self) -> SourceWatch | PodSourceWatch:
+        """Return what knows whether the code of the trainer that begins now is edited."""
+        launch, folder = self.settings.launch, self.settings.folder
+        if launch.pod:
+            return PodSourceWatch(folder)
+        return SourceWatch([str(word) for word in launch.command or ()], launch.workdir or ".", folder / "launch.json")
 
     async def _send(self, beat: core.SendHeartbeat) -> None:
         body = msgspec.json.encode(self.heartbeat(beat.shim, beat.seq))
@@ -366,7 +371,7 @@ class Sidecar:
     async def look_at_source(self) -> list[str]:
         """Return the names of the files of the training's code that have changed since it was started, if known."""
         source = self._source
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, OSError, ValueError):  # what was known stays
             async with asyncio.timeout(SOURCE_S):
                 found = await asyncio.to_thread(source.edited)
                 self.edited = found if source is self._source else self.edited

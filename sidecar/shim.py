@@ -38,6 +38,7 @@ RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON
 ENDLESS_LEASE_S = 1e8  # as in `sidecar/protocol.py`
 SAVES_S, SAVES_MOST_S = 10.0, 600.0  # a kill waits while files of checkpoints have changed within; at most so long
 LOOK_S, MOST_FILES = 1.0, 50_000  # between two looks at those, and how many are looked at
+SOURCE_SOCKET = "source.sock"  # as in `source_watch.py`
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
@@ -303,6 +304,7 @@ class Shim:
         self.done: list[tuple[str, str]] = []
         self.trainer: Child | None = None
         self.sidecar: Child | None = None
+        self.source: Any = None  # of a pod: the process that looks whether the trainer's code is edited
         self.asked: set[int] = set()  # of the trainer's descendants
         self.held: dict[int, int] = {}  # those that wait for one that saves -> when each was born
         self.saving: dict[int, int] = {}  # those that were asked to save -> when each was born
@@ -444,6 +446,8 @@ class Shim:
         self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
+        if launch.pod:
+            self._watch_source()
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
 
     def lock_gpus(self, gpu_ids: "list[str]") -> str:
@@ -503,6 +507,36 @@ class Shim:
             self.unlock_gpus()
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
+    def _watch_source(self) -> None:
+        """Let a process tell the sidecar which of the trainer's files are edited: that may not see this container."""
+        self._end_source()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOURCE_SOCKET)
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "source_watch.py")
+        if not os.path.exists(program):
+            return
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(SOURCE_SOCKET)
+                os.chmod(SOURCE_SOCKET, 0o666)  # the sidecar may be of another user
+                listener.listen(16)
+                begun = [str(listener.fileno()), str(boottime()), self.launch.workdir]
+                self.source = subprocess.Popen(
+                    [sys.executable, "-I", "-S", program, *begun, *self.launch.command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=[listener.fileno()],
+                )
+        except (OSError, ValueError) as fault:
+            say(f"cannot watch whether the code is edited ({fault})")
+
+    def _end_source(self) -> None:
+        """End the process that looks at the trainer's files; it has nothing to save."""
+        if self.source and self.source.returncode is None:
+            send(self.source.pid, signal.SIGKILL)
+
     def _wait(self, env: "dict[str, str]", connection: int) -> Child:
         """Start an interpreter that waits."""
         launch = self.launch
@@ -510,7 +544,7 @@ class Shim:
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
-        ours = (self.sidecar, self.copy and self.copy.writer)
+        ours = (self.sidecar, self.source, self.copy and self.copy.writer)
         more = (part.strangers() for part in (self.warm, self.freezer) if part)
         return [*filter(None, ours), *(child for children in more for child in children)]
 
@@ -739,13 +773,15 @@ class Shim:
             self.restart_s = RESTART_S if now - side.since > RESTART_CALM_S else min(2 * self.restart_s, RESTART_MOST_S)
             self.sidecar, self.sidecar_at = None, now + self.restart_s
         elif self.ending and not self.alive:
+            self._end_source()
             if self.sidecar_kill_at == NEVER:
                 self.sidecar_kill_at = now + (self.launch.kill_s if side else FAREWELL_S)
                 if side:
                     send(side.pid, signal.SIGTERM)
             elif side and now >= self.sidecar_kill_at:
                 send(-side.pid, signal.SIGKILL)
-            if not self._strangers() and not (self.copy and self.copy.busy):  # busy between two writers, too
+            rest = [one for one in self._strangers() if one is not self.source]
+            if not rest and not (self.copy and self.copy.busy):  # busy between two writers, too
                 self.over = not self.apart or not self.clients or now >= self.sidecar_kill_at
         elif self.launch.sidecar and not side and not self.ending and now >= self.sidecar_at:
             self.sidecar_at = now + RESTART_MOST_S

@@ -4,16 +4,30 @@ A trainer that is stopped and started again runs what stands in its files then. 
 names and the modules beside them that they import, as far as the text of the files says. Promises: a file that is
 saved without a change does not count, nor does one that no script imports; what cannot be read at the start is not
 watched. Blocks as long as the file system does, so it is called in a thread. Called by `service.py`.
+
+In a pod only a process of the trainer's container sees those files: the shim starts this file there as
+`python3 -I -S source_watch.py LISTENER SINCE WORKDIR COMMAND...` (SINCE by CLOCK_BOOTTIME), and the sidecar asks it.
+Standard library, Python 3.8.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
+import select
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+SOCKET = "source.sock"  # in the launch's folder; `shim.py` names it, too
+ANSWER_S = 2.0  # for either side of an answer
 
 MOST_FILES, MOST_BYTES = 500, 1 << 20
 LATE_S = 5.0  # after which a trainer's files may have been changed before we looked at them first
@@ -67,7 +81,7 @@ class SourceWatch:
             return sorted(path.name for path, file in self._files.items() if file.differs)
 
     def _scripts(self) -> Iterator[Path]:
-        for before, word in zip(["", *self._command], self._command, strict=False):
+        for before, word in zip(["", *self._command], self._command):
             if word.endswith(SCRIPTS):
                 yield self._home / word
             elif before == "-m":
@@ -75,11 +89,48 @@ class SourceWatch:
                 yield self._home.joinpath(*word.split("."), "__main__.py")
 
 
+class PodSourceWatch:
+    """Asks the process that `serve`s in the trainer's container, which begins with each trainer."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: of the launch, which both containers share."""
+        self._folder = folder
+
+    def begin(self, ago_s: float) -> None:
+        """Do nothing: it has begun with the trainer."""
+
+    def edited(self) -> list[str]:
+        """Return the names of the files that differ now, in order. OSError or ValueError if nobody says so in time."""
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path is limited to 108 bytes
+        try:
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.settimeout(ANSWER_S)
+                peer.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+                with peer.makefile("rb") as answer:
+                    return [str(name) for name in json.loads(answer.read(MOST_BYTES))]
+        finally:
+            os.close(folder)
+
+
+def serve(listener: socket.socket, watch: SourceWatch, since: float, shim: int) -> None:
+    """Answer each connection with the names of the files that differ, until the pipe `shim` is closed.
+
+    `since`: when the trainer was started, CLOCK_BOOTTIME.
+    """
+    watch.begin(time.clock_gettime(time.CLOCK_BOOTTIME) - since)
+    while shim not in select.select([listener.fileno(), shim], [], [])[0]:
+        with suppress(OSError):  # who asked has gone
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(ANSWER_S)
+                peer.sendall(json.dumps(watch.edited()).encode())
+
+
 def _imported(path: Path, content: bytes) -> Iterator[Path]:
     """The files beside a script that it may import."""
     for dots, name, names, plain in IMPORT.findall(content) if path.suffix == ".py" else ():
         folder = path.parents[len(dots) - 1] if 0 < len(dots) <= len(path.parents) else path.parent
-        for root in (folder,) if dots else (folder, *path.parents[1:3]):
+        for root in (folder,) if dots else (folder, *list(path.parents)[1:3]):
             for module in re.findall(r"[\w.]+", re.sub(r"\bas\s+\w+", "", plain.decode("utf-8", "replace"))):
                 yield from _places(root, module)
             base = name.decode("utf-8", "replace")
@@ -113,3 +164,8 @@ def _stat(path: Path) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_size
+
+
+if __name__ == "__main__":
+    pod_watch = SourceWatch(sys.argv[4:], sys.argv[3], before=Path(SOCKET))  # which the shim made as it started it
+    serve(socket.socket(fileno=int(sys.argv[1])), pod_watch, float(sys.argv[2]), sys.stdin.fileno())

@@ -13,7 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
-SHIM, LAUNCH, HOOKS = ("container.py", "warm.py", "memory.py", "shim.py"), "launch.json", "reshape_hooks"
+SHIM = ("container.py", "warm.py", "memory.py", "source_watch.py", "shim.py")
+LAUNCH = "launch.json"
+HOOKS = "reshape_hooks"
 CHECKPOINTS = "checkpoints"
 
 

@@ -24,6 +24,7 @@ import pytest
 
 from sidecar import container, shim
 from sidecar.protocol import Heartbeat, Output
+from sidecar.source_watch import PodSourceWatch
 from tests.fakes.pod import CONTAINER, Pod, can_make_containers, pod, signed_call
 from tests.fakes.shim_client import boottime, trainer
 from tests.fakes.sidecar_launch import ROOT
@@ -309,6 +310,12 @@ def call(beat: Heartbeat, path: str, body: Any) -> tuple[int, bytes]:
         connection.close()
 
 
+def watched(one: Pod) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return PodSourceWatch(one.folder).edited() == []
+    return False
+
+
 def start(beat: Heartbeat, generation: int = 1) -> None:
     body = {"generation": generation, "command_id": f"job-1:{generation}:start", "gpu_ids": ["g0"]}
     assert call(beat, "/v1/start", body)[0] == 200
@@ -415,3 +422,45 @@ def test_in_a_container_of_one_image_the_shim_starts_its_sidecar_and_nothing_is_
         assert one.checkpoints.is_dir() and beat.shim.cpu_s is None, "it is counted from /proc"
         coordinator.answer = "completed"
         assert one.ended() == 0 and one.left() == []
+
+
+@pytest.mark.parametrize("single_container", [False, True], ids=["apart", "one-container"])
+def test_an_unasked_stop_is_refused_where_code_in_the_trainers_container_is_edited(
+    tmp_path: Path, coordinator: TinyCoordinator, single_container: bool
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    module, script = tmp_path / "cwd" / "model.py", tmp_path / "cwd" / "train.py"
+    module.write_text("VERSION = 1\n")
+    counts = Path(trainer("counts")[1]).read_text()
+    script.write_text(f"import sys\nsys.path.insert(0, {str(module.parent)!r})\nimport model\n{counts}")
+    with pod(tmp_path, [sys.executable, "train.py"], coordinator.url()) as one:
+        if single_container:
+            command = [sys.executable, "-m", "sidecar", "--folder", str(one.folder), "--keys", str(one.keys)]
+            spec = json.loads((one.keys / "launch.json").read_text())
+            (one.keys / "launch.json").write_text(json.dumps({**spec, "sidecar": command}))
+            one.run_shim(more=("--keys", str(one.keys)), POD_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+        else:
+            one.run_sidecar().run_shim()
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        steps(one)
+        beat = last(coordinator, lambda b: b.shim.trainer == "running", "it trains")
+        eventually(lambda: watched(one), "its code is watched")
+        stop = {"generation": 2, "command_id": "job-1:2:stop", "grace_s": 5.0, "unasked": True}
+        module.write_text("VERSION = 2\nif VERSI")
+        status, answer = call(beat, "/v1/stop", stop)
+        assert (status, json.loads(answer)["error"]) == (
+            409,
+            "the code has changed since the training was started: model.py",
+        )
+        last(coordinator, lambda b: b.edited == ["model.py"], "it is told")
+        module.write_text("VERSION = 1\n")
+        assert call(beat, "/v1/stop", stop)[0] == 200, "it is as it was"
+        last(coordinator, lambda b: b.shim.trainer == "exited", "it has stopped")
+        module.write_text("VERSION = 3\n")
+        start(beat, 3)
+        last(coordinator, lambda b: b.shim.generation == 3 and b.shim.trainer == "running", "the new code trains")
+        assert call(beat, "/v1/stop", {**stop, "generation": 4, "command_id": "job-1:4:stop"})[0] == 200
+        last(coordinator, lambda b: b.shim.generation == 4 and b.shim.trainer == "exited", "it has stopped again")
+        coordinator.answer = "completed"
+        assert one.ended() == 0
+        assert one.left() == [] or single_container

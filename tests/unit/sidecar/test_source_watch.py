@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import subprocess
 from pathlib import Path
 
-from sidecar.source_watch import SourceWatch
+import pytest
+
+from sidecar import source_watch
+from sidecar.source_watch import PodSourceWatch, SourceWatch
+from tests.interpreters import python_of
+from tests.patience import eventually
 
 
 def project(folder: Path) -> SourceWatch:
@@ -73,3 +81,31 @@ def test_a_module_that_is_run_is_watched(tmp_path: Path) -> None:
     watch.begin(0.0)
     (tmp_path / "parts" / "layers.py").write_text("DEPTH = 3\n")
     assert watch.edited() == ["layers.py"]
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11"])
+def test_in_a_pod_it_is_told_by_a_process_of_any_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    project(tmp_path)
+    monkeypatch.chdir(tmp_path)  # a socket's path is limited to 108 bytes
+    watch = PodSourceWatch(tmp_path)
+
+    def tells(names: list[str]) -> bool:
+        with contextlib.suppress(TimeoutError):
+            return watch.edited() == names
+        return False
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(source_watch.SOCKET)
+        listener.listen()
+        command = [python_of(version), "-I", "-S", source_watch.__file__, str(listener.fileno()), "0"]
+        told = {"stdin": subprocess.PIPE, "pass_fds": [listener.fileno()], "cwd": tmp_path}
+        with subprocess.Popen([*command, str(tmp_path), "python", "train.py"], **told) as watching:
+            eventually(lambda: tells([]), "it has begun")
+            (tmp_path / "parts" / "layers.py").write_text("DEPTH = 3\n")
+            eventually(lambda: tells(["layers.py"]), "it is edited")
+            watching.communicate()
+    assert watching.returncode == 0, "it ends with the shim"
+    with pytest.raises(OSError, match="refused"):
+        watch.edited()
