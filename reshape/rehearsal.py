@@ -9,6 +9,7 @@ Called by `reshape rehearse`. Raises what `Client` raises, and `RehearsalFailed`
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ PATIENCE_S = 60.0  # for a request that was granted and then undone
 STOPS = (0.25, 0.5, 0.75)  # of a training that is run whole
 MOST_COPIED = 64 << 20  # bytes of a folder in whose copies a training is run whole
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules")
+SEEDS_OF = "RESHAPE_SEEDS_OF"  # the name by which a training is given its seeds, in place of the job's
 STEPS = 3  # iterations on one count before its speed is believed
 
 
@@ -120,7 +122,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line, or one for each difference."""
-        if self.refused:
+        if self.refused and not self.stops:
             return f"It was not stopped, so nothing is known of what that costs: {self.refused}"
         if not self.stops:
             return "It ended before it could be stopped: rehearse it with more epochs."
@@ -169,9 +171,11 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Run the document's command three times whole, each in a copy of the folder `before`; the third is stopped.
 
-    Two undisturbed runs say what varies by itself. On the fewest GPUs only: other counts round sums in another way.
+    Two undisturbed runs say what varies by itself. On the fewest GPUs only: other counts round sums in another way. All
+    three draw the same random numbers where the script sets no seed, so that values can be compared, too.
     """
     gpus = [min(doc["optional_num_gpus"])]
+    env = {SEEDS_OF: stem, "PYTHONHASHSEED": "1", **(doc.get("env") or {})}
     with tempfile.TemporaryDirectory(prefix="reshape-rehearsal-") as place:
         runs: list[_Whole] = []
         for number, what in enumerate(("undisturbed", "undisturbed once more", "with stops")):
@@ -180,7 +184,7 @@ def compare(
             shutil.copytree(before, folder, symlinks=True)
             total = runs[0].steps if runs else 0
             at = [int(part * total) for part in STOPS] if number == 2 else []
-            given = {**doc, "code": str(folder), "optional_num_gpus": gpus}
+            given = {**doc, "code": str(folder), "optional_num_gpus": gpus, "env": env}
             runs.append(_run_whole(client, given, stem, folder, at, poll_s))
     first, second, stopped = runs
     return Comparison(differences(first.result, second.result, stopped.result), stopped.stops, stopped.refused)
@@ -206,24 +210,30 @@ def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, 
             if view["suspended"] and view["state"] == "submitted" and not view["reshape"]:
                 client.resume(name)
             elif at and not view["suspended"] and _trains(view) and int(view["iters_done"]) >= at[0]:
-                at = at[1:]
                 try:
                     client.suspend(name)
-                    stops += 1
-                except CoordinatorRefused as refusal:
-                    at, refused = [], str(refusal)
+                    at, stops, refused = at[1:], stops + 1, ""
+                except CoordinatorRefused as refusal:  # also where it has only not announced itself yet
+                    refused = str(refusal)
             time.sleep(poll_s)
     finally:
         _end(client, name, poll_s)
     view = client.job(name)
     found = re.search(r"exit code (\d+)", str(view["message"]))
     code = 0 if view["state"] == "completed" else int(found[1]) if found else None
+
+    def alike(text: bytes) -> bytes:  # without what is called otherwise in each run
+        if b"\0" in text:
+            return text
+        return text.replace(os.fsencode(folder), b".").replace(name.encode(), stem.encode())
+
     left = {
-        str(path.relative_to(folder)): path.read_bytes()
+        os.fsdecode(alike(os.fsencode(path.relative_to(folder)))): alike(path.read_bytes())
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
     }
-    return _Whole(RunResult(left, client.output(name), code), int(view["iters_done"] or 0), stops, refused)
+    printed = alike(client.output(name).encode()).decode()
+    return _Whole(RunResult(left, printed, code), int(view["iters_done"] or 0), stops, refused)
 
 
 def _order(counts: Iterable[int], first: int) -> list[int]:

@@ -25,8 +25,9 @@ _begun: list[bool] = []
 
 
 def number() -> int:
-    """Return the seed of this job and rank, below 2**32."""
-    return zlib.crc32(f"{os.environ.get('RESHAPE_JOB_ID', '')} {os.environ.get('RANK', '0')}".encode())
+    """Return the seed of this job and rank, below 2**32; a rehearsal gives its runs those of one name."""
+    name = os.environ.get("RESHAPE_SEEDS_OF") or os.environ.get("RESHAPE_JOB_ID", "")
+    return zlib.crc32(f"{name} {os.environ.get('RANK', '0')}".encode())
 
 
 def adapt(module: ModuleType) -> None:

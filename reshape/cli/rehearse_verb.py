@@ -18,6 +18,10 @@ from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain,
 if TYPE_CHECKING:
     from reshape.rehearsal import Rehearsal
 
+NOT_COMPARED = (
+    "Its files and printed lines were not compared: rehearse it with so few epochs that it ends within --seconds."
+)
+
 
 @click.command()
 @click.option(
@@ -105,4 +109,4 @@ def as_table(found: Rehearsal) -> str:
         if seconds is not None
     ]
     kept = f"Kept for the next job of this command: {', '.join(['speeds', *costs])}."
-    return "\n".join([table(head, rows), found.verdict, kept])
+    return "\n".join([table(head, rows), found.verdict, NOT_COMPARED, kept])

@@ -9,7 +9,9 @@ frames of the loop ask for the next batch; from Python 3.8 on, NumPy and PyTorch
 
 from __future__ import annotations
 
+import array
 import collections
+import copy
 import ctypes
 import datetime
 import decimal
@@ -44,6 +46,7 @@ PLAIN = (
 OF_PYTHON = ("argparse.Namespace", "types.SimpleNamespace")  # that scripts use as their own
 MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 ITEMS = (list, tuple, set, frozenset, collections.deque)
+BUFFERS = (array.array, bytearray)
 ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter({})), type(iter("")), type(iter(range(0))), type(iter(set())),
     enumerate, zip, map, filter, reversed, itertools.cycle, itertools.islice, itertools.chain, itertools.count,
@@ -203,7 +206,7 @@ def pack(value: Any, packing: Packing) -> Packed:
             return _pack_items(value, packing)
         if kind in MAPPINGS:
             return _pack_mapping(value, packing)
-        return _pack_array(value) or _pack_generator(value) or _pack_object(value, packing)
+        return _pack_buffer(value) or _pack_array(value) or _pack_generator(value) or _pack_object(value, packing)
     finally:
         packing.within.discard(id(value))
 
@@ -226,6 +229,13 @@ def _pack_mapping(value: Any, packing: Packing) -> Packed:
     factory = value.default_factory if type(value) is collections.defaultdict else None
     known = factory in (None, int, float, list, dict, set, str)
     return Packed("mapping", items, (type(value), factory if known else None, known))
+
+
+def _pack_buffer(value: Any) -> Packed | None:
+    if not isinstance(value, BUFFERS):
+        return None
+    small = len(memoryview(value).cast("B")) <= MOST_BYTES
+    return Packed("buffer", copy.copy(value)) if small and type(value) in BUFFERS else AS_IT_IS
 
 
 def _pack_array(value: Any) -> Packed | None:
@@ -324,6 +334,14 @@ def _unpack_mapping(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
+def _unpack_buffer(packed: Packed, is_there: Any) -> Any:
+    saved = packed.value
+    if type(is_there) is not type(saved) or getattr(is_there, "typecode", "") != getattr(saved, "typecode", ""):
+        return saved
+    is_there[:] = saved
+    return is_there
+
+
 def _unpack_array(packed: Packed, is_there: Any) -> Any:
     saved = packed.value
     alike = type(is_there) is type(saved) and (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype)
@@ -405,6 +423,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "plain items": _unpack_plain_items,
     "items": _unpack_items,
     "mapping": _unpack_mapping,
+    "buffer": _unpack_buffer,
     "array": _unpack_array,
     "tensor": _unpack_tensor,
     "random.Random": _unpack_random,

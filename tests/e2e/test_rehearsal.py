@@ -73,7 +73,7 @@ def test_a_command_without_visible_progress_is_restarted_and_nothing_is_claimed(
 
 
 LOSES = """
-import functools, os, pathlib, time
+import functools, os, pathlib, random, subprocess, sys, time
 import reshape_hooks
 done = {"rows": []}
 state = reshape_hooks.Elastic(done=done)
@@ -81,28 +81,74 @@ print("begins", flush=True)
 @functools.lru_cache
 def rows():  # kept in no variable of the loop
     return []
-mine = rows
+source = {"rows": iter(range(1000))}
+writes = "import sys; file = open('child.csv', 'w', 1); [file.write(line) for line in sys.stdin]"
+child = subprocess.Popen([sys.executable, "-c", writes], stdin=subprocess.PIPE, text=True, bufsize=1)
+folder = f"runs/{time.time():.3f}"
+os.makedirs(folder)
+drawn = open("drawn.csv", "w", 1)
 for step in state.steps(120):
-    mine().append(step)
+    rows().append(random.random())  # without a seed
+    pathlib.Path("mine.txt").write_text("\\n".join(map(str, rows())))
     with open("log.csv", "a") as file:
         file.write(f"{step}\\n")
-    pathlib.Path("mine.txt").write_text("\\n".join(map(str, mine())))
+    with open(f"{folder}/log.csv", "a") as file:
+        file.write(f"{step}\\n")
+    with open("order.csv", "a") as file:
+        file.write(f"{next(source['rows'])}\\n")
+    child.stdin.write(f"{step}\\n")
+    drawn.write(f"{step},{os.urandom(4).hex()}1,{time.time()}\\n")
+    print("mean", sum(rows()) / len(rows()), flush=True)
+    time.sleep(0.02)
+child.stdin.close()
+child.wait()
+print("best", max(rows()), "of", os.getpid(), flush=True)
+"""
+DIFFERENCES = {
+    ("printed lines", "what it prints"),
+    ("rows", "child.csv"),
+    ("rows", "mine.txt"),
+    ("rows", "order.csv"),
+    ("rows", "tee.txt"),
+}
+KEEPS = """
+import os, pathlib, random, time
+import reshape_hooks
+if not os.environ["RESHAPE_CHECKPOINT"]:  # progress is seen before it is announced that it saves
+    print("step=40 total=120", flush=True)
+    time.sleep(1)
+done = {"rows": []}
+state = reshape_hooks.Elastic(done=done)
+log = open("log.csv", "w", 1)
+for step in state.steps(120):
+    done["rows"].append(random.random())
+    log.write(f"{step},{done['rows'][-1]},{os.urandom(4).hex()}\\n")
+    pathlib.Path("mine.txt").write_text("\\n".join(map(str, done["rows"])))
     time.sleep(0.02)
 """
 
 
 def test_a_short_training_is_run_whole_and_what_a_stop_changes_is_said(up: Up, tmp_path: Path) -> None:
+    """Each kind of what cannot be kept, in one script; what varies by itself is none of it."""
     (tmp_path / "train.py").write_text(LOSES)
-    code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
-    assert (code, found["stops"]) == (1, 3), said
+    command = ["bash", "-c", f"{sys.executable} train.py | tee tee.txt"]
+    code, found, said = rehearsed(up, tmp_path, *command, seconds="60")
+    assert (code, found["stops"] > 0) == (1, True), said
+    folders = ("file", f"runs/TIME/log.csv is there {found['stops'] + 1} times, undisturbed 1")
     kinds = {(one["kind"], one["sentence"].partition(":")[0]) for one in found["differences"]}
-    assert kinds == {("rows", "mine.txt"), ("printed lines", "what it prints")}, found["verdict"]
-    assert "rows: mine.txt: " in found["verdict"] and " rows missing, such as" in found["verdict"]
-    kept = LOSES.replace("mine = rows", 'mine = lambda: done["rows"]').replace('print("begins", flush=True)', "")
-    (tmp_path / "train.py").write_text(kept)
+    assert kinds == {*DIFFERENCES, folders}, found["verdict"]
+    told = found["verdict"].splitlines()[1:]
+    assert told == [f"{one['kind']}: {one['sentence']}" for one in found["differences"]]
+    for place in ("child.csv", "mine.txt", "order.csv", "tee.txt"):
+        assert any(line.startswith(f"rows: {place}: ") and " rows missing, such as" in line for line in told), told
+    assert any("printed lines twice, such as 'begins'" in line for line in told), told
+
+
+def test_a_training_that_loses_nothing_leaves_the_same_whatever_it_draws(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KEEPS)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
-    assert (code, found["differences"]) == (0, []), said
-    assert found["verdict"] == "Stopped 3 times, it leaves the same files, rows and printed lines as undisturbed."
+    assert (code, found["stops"] > 0, found["differences"]) == (0, True, []), said
+    assert found["verdict"].endswith(", it leaves the same files, rows and printed lines as undisturbed.")
 
 
 def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ for epoch in state.epochs(3):
 print('end', drawn, history, best, since_best, mean)
 """
 OBJECTS = """
-import collections, datetime
+import array, collections, datetime
 class Meter:
     def __init__(self):
         self.sums, self.recent, self.held = collections.defaultdict(float), collections.deque(maxlen=2), shared
@@ -189,6 +189,7 @@ class Meter:
         self.recent.append(value)
 shared = [0]
 meter, own, seen, elsewhere = Meter(), random.Random(5), set(), {"shared": shared}
+numbers, letters = array.array("d"), bytearray()
 phase, longest = "warm", datetime.timedelta()
 for epoch in state.epochs(3):
     if epoch == 1:
@@ -197,12 +198,15 @@ for epoch in state.epochs(3):
         meter.add(phase, own.random())
         seen.add((epoch, number))
         shared.append(number)
+        numbers.append(number)
+        letters += b"x"
         shared[0] += number
         longest = max(longest, datetime.timedelta(seconds=number))
         work(epoch * 10 + number)
     work(epoch * 10)
 same = meter.held is shared and elsewhere["shared"] is shared
-print('end', drawn, dict(meter.sums), meter.recent, sorted(seen), shared, same, phase, longest, own.random())
+kept = numbers, letters, phase, longest
+print('end', drawn, dict(meter.sums), meter.recent, sorted(seen), shared, same, kept, own.random())
 """
 COUNTS = """
 def wrapped(batches):

@@ -34,6 +34,14 @@ def test_each_generation_of_a_job_draws_the_same_and_other_jobs_and_ranks_draw_o
     assert first[3] == other[3], "a generator that has a seed keeps it"
 
 
+def test_the_runs_of_a_rehearsal_draw_the_same(tmp_path: Path) -> None:
+    first, again, other = (
+        drawn(tmp_path, USE, RESHAPE_JOB_ID=job, RESHAPE_SEEDS_OF=name) for job, name in ("ax", "bx", "ay")
+    )
+    assert first == again
+    assert first[:3] != other[:3]
+
+
 def test_pytorch_is_seeded_when_it_is_imported_and_the_script_can_seed_it_again(tmp_path: Path) -> None:
     first, second = drawn(tmp_path, "import torch; torch.manual_seed(7); print(*torch.seeds)")
     assert int(first) > 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import zipfile
+
 from reshape.run_differences import RunResult, differences
 
 ROWS = "".join(f"{step},{step * step}\n" for step in range(10))
@@ -58,3 +62,64 @@ def test_a_folder_of_each_start_is_a_difference() -> None:
     whole = run({"runs/2026-11-26_17-30-01/log.txt": "1\n"})
     stopped = run({"runs/2026-11-26_17-30-01/log.txt": "1\n", "runs/2026-11-26_17-45-59/log.txt": "1\n"})
     assert found(stopped, whole)[0] == ("file", "runs/DATE/log.txt is there 2 times, undisturbed 1")
+
+
+def test_numbers_with_many_digits_are_no_dates() -> None:
+    assert found(run(output="mean 0.2012310199\n"), run(output="mean 0.1912010299\n")) == [
+        ("printed lines", "what it prints: 1 of 1 printed lines other, such as 'mean 0.2012310199' instead of "
+         "'mean 0.1912010299'")
+    ]  # fmt: skip
+
+
+def test_what_is_steady_beside_what_varies_by_itself_is_compared() -> None:
+    """A seed of urandom in a header, a column of it in each row."""
+    whole = run({"log.csv": "seed 7\n0,0.5,17\n1,0.4,93\n2,0.3,55\n"})
+    again = run({"log.csv": "seed 8\n0,0.5,28\n1,0.4,11\n2,0.3,72\n"})
+    assert found(run({"log.csv": "seed 3\n0,0.5,1\n1,0.4,2\n2,0.3,3\n"}), whole, again) == []
+    assert found(run({"log.csv": "seed 3\n2,0.3,3\n"}), whole, again) == [
+        ("rows", "log.csv: 2 of 4 rows missing, such as '0,0.5,…'")
+    ]
+    assert found(run({"log.csv": "seed 3\n0,0.5,1\n1,0.9,2\n2,0.3,3\n"}), whole, again) == [
+        ("rows", "log.csv: 1 of 4 rows other, such as '1,0.9,…' instead of '1,0.4,…'")
+    ]
+
+
+def test_names_that_vary_by_themselves_are_counted_and_what_is_in_them_is_compared() -> None:
+    whole, again = run({"runs/3fa9/log.txt": "1\n2\n"}), run({"runs/b04c/log.txt": "1\n2\n"})
+    assert found(run({"runs/77e1/log.txt": "1\n2\n"}), whole, again) == []
+    assert found(run({"runs/77e1/log.txt": "1\n"}), whole, again) == [
+        ("rows", "runs/3fa9/log.txt: 1 of 2 rows missing, such as '2'")
+    ]
+    assert found(run({"runs/77e1/log.txt": "1\n", "runs/9d20/log.txt": "2\n"}), whole, again) == [
+        ("file", "2 files with a name of their own, undisturbed 1, such as runs/77e1/log.txt")
+    ]
+
+
+def archive(**members: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return held.getvalue()
+
+
+def test_archives_are_compared_by_what_is_in_them_and_other_bytes_as_a_whole() -> None:
+    whole = RunResult(
+        {"m.keras": archive(date=b"1", weights=b"\xff1"), "w.bin": b"\xff1", "log.gz": gzip.compress(b"1\n2\n")}, "", 0
+    )
+    again = RunResult({**whole.files, "m.keras": archive(date=b"2", weights=b"\xff1")}, "", 0)
+    alike = RunResult({**whole.files, "m.keras": archive(date=b"3", weights=b"\xff1")}, "", 0)
+    assert found(alike, whole, again) == []
+    other = {"m.keras": archive(date=b"3", weights=b"\xff2"), "w.bin": b"\xff2", "log.gz": gzip.compress(b"2\n")}
+    assert found(RunResult(other, "", 0), whole, again) == [
+        ("rows", "log.gz: 1 of 2 rows missing, such as '1'"),
+        ("file", "m.keras/weights holds other bytes than undisturbed"),
+        ("file", "w.bin holds other bytes than undisturbed"),
+    ]
+
+
+def test_bars_of_progress_and_files_of_events_that_each_start_begins_are_no_difference() -> None:
+    whole = run({"runs/events.out.tfevents.1764219297.host.77.0": "a"}, "100%|██████| 60/60 [00:01<00:00]\nend\n")
+    more = {"runs/events.out.tfevents.1764219291.host.78.0": "b", "runs/events.out.tfevents.1764219302.host.79.0": "c"}
+    stopped = run(more, " 45%|███   | 27/60 [00:01<00:01]\n100%|██████| 60/60 [00:01<00:00]\nend\n")
+    assert found(stopped, whole) == []
