@@ -25,6 +25,7 @@ PASSING = (  # what the clock says: dates, times of day, durations, speeds, seco
     (re.compile(r"\d+([.,]\d+)?(e-?\d+)? ?(µs|us|ms|s|sec|seconds|it/s|s/it|samples/s)(/\w+)?\b"), "TIME"),
 )
 EVENTS = re.compile(r"(events\.out\.tfevents)[^/]*")  # a new file at each start, which TensorBoard reads as one
+SUM = "/.data/serialization_id"  # of PyTorch's files: follows from the rest of them
 NUMBER = re.compile(r"[-+\w.]*\d[-+\w.]*")  # in a row; a hash, too
 SAYS = re.compile(r"\w")
 VARIES = "…"
@@ -124,7 +125,8 @@ def _members(content: bytes) -> dict[str, bytes] | None:
         return None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return {one.filename: archive.read(one) for one in archive.infolist()}
+            names = [name for name in archive.namelist() if not name.endswith(SUM)]
+            return {name: archive.read(name) for name in names}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         return None
 
