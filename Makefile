@@ -13,7 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
 # the other from running. CI names one: make test-deep HALVES=computing
 REAL := tests/e2e tests/faults tests/unit/hooks/test_keras_fit.py
-PURE := tests $(addprefix --ignore=,$(REAL))
+PURE := tests $(addprefix --ignore=,$(REAL) tests/frameworks)
+# Where they are installed, tests of examples and pages run with them, too.
+ifneq ($(wildcard $(FRAMEWORKS)/$(INSTALLED)),)
+export RESHAPE_FRAMEWORKS ?= $(CURDIR)/$(FRAMEWORKS)/bin/python
+endif
 HALVES ?= computing training
 ifneq ($(filter-out computing training,$(HALVES)),)
 $(error HALVES is computing, training or both, not '$(HALVES)')
@@ -85,8 +89,8 @@ $(FRAMEWORKS)/$(INSTALLED):
 	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes triton
 	@touch $@
 
-test-frameworks: install frameworks ## the hooks with them (10 min)
-	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py tests/e2e/test_documents.py $(ARGS)
+test-frameworks: install frameworks ## the hooks with them (10 min); then `make test` runs examples and pages with them, too
+	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(BIN)/pytest -n 3 --dist loadgroup tests/frameworks $(ARGS)
 
 docs: install ## the documentation as a site in build/site, without a warning (its commands are run by make test)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/mkdocs.yml && echo "Open build/site/index.html, or with search: $(PYTHON) -m http.server -d build/site 8000"

@@ -18,7 +18,7 @@ echo "$0 $*" >> "$CALLS"
 echo "this is how $* ended"
 case "$*" in $FAILS) exit 1 ;; esac
 """
-STEPS = ("check", "docs", "test", "test-browser", "test-cluster")
+STEPS = ("check", "docs", "frameworks", "test", "test-browser", "test-frameworks", "test-cluster")
 
 
 def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
@@ -51,6 +51,7 @@ def test_it_runs_all_checks_and_tests(tmp_path: Path) -> None:
     [
         ("-m tests.cluster.bed_build", "outcome_of bed", "make test-cluster"),
         ("-m tests.cluster.training_images", "outcome_of images", None),
+        ("test-frameworks", "outcome_of test-frameworks", None),
         ("test", "make test", None),
     ],
 )
