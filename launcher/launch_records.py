@@ -69,12 +69,12 @@ class LaunchRecords:
 
     def open(self) -> Iterator[Doc]:
         """Yield the documents of launched jobs that have not ended."""
-        yield from filter(None, map(_read, sorted(self._open.glob("*.json"))))
+        yield from filter(None, map(read_copy, sorted(self._open.glob("*.json"))))
 
     def ended(self, jobs: Iterable[JobRow]) -> Iterator[Doc]:
         """Yield the documents of those of these jobs that have ended since."""
         for job in map(JobRecord, jobs):
-            if (doc := _read(self._jobs / job_name(job.id, job.uid) / ENDED)) is not None:
+            if (doc := read_copy(self._jobs / job_name(job.id, job.uid) / ENDED)) is not None:
                 yield doc
 
 
@@ -97,7 +97,7 @@ def ask_status(folder: Path) -> ShimStatus | None:
     return None
 
 
-def _read(path: Path) -> Doc | None:
+def read_copy(path: Path) -> Doc | None:
     """Return the copy; None if there is none, or it is no document of a job."""
     try:
         doc = json.loads(path.read_bytes())

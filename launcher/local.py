@@ -72,7 +72,7 @@ class LocalPlatform:
 
     def gone(self, doc: JobRow) -> bool:
         """True if shim and trainer have released the lock and no playbook can still start them."""
-        return not self._runs.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
+        return not self._runs.under_way(_name(doc)) and unlocked(self.folders(doc).launch / "shim.lock")
 
     def vanished(self, doc: JobRow) -> frozenset[int]:
         """Return no pods: there are none here."""
@@ -90,7 +90,7 @@ class LocalPlatform:
             if known:
                 self.remove({"_id": job_id} | known)
                 self._records.forget(job_id, known["uid"])
-            over = over and not known and not self._runs.under_way(folder.name) and _unlocked(folder / "shim.lock")
+            over = over and not known and not self._runs.under_way(folder.name) and unlocked(folder / "shim.lock")
         return over
 
     def keep(self, doc: JobRow) -> None:
@@ -196,7 +196,7 @@ class LocalPlatform:
         # Without launch.json a shim that an orphaned playbook starts late ends at once.
         for name in ("launch.json", "launch.key", "operator.token"):
             (folders.launch / name).unlink(missing_ok=True)
-        if not _unlocked(folders.launch / "shim.lock"):
+        if not unlocked(folders.launch / "shim.lock"):
             self._end(doc, folders, cancelled)
         else:  # its shim was killed, if these are still there
             for name in ("shim.sock", "shim.pid"):
@@ -227,7 +227,7 @@ def running_jobs(state: Path) -> set[str]:
 
 def _living(jobs: Path) -> Iterator[tuple[Path, Doc]]:
     for folder in sorted(jobs.glob("*-l*")):
-        if (known := _written(folder / "launch.json")) and not _unlocked(folder / "shim.lock"):
+        if (known := _written(folder / "launch.json")) and not unlocked(folder / "shim.lock"):
             yield folder, known
 
 
@@ -267,7 +267,7 @@ def _written(path: Path) -> Doc:
         return {}
 
 
-def _unlocked(lock: Path) -> bool:
+def unlocked(lock: Path) -> bool:
     """True if no process holds the lock; shim, trainer and the trainer's children hold it until they end."""
     try:
         with lock.open("rb") as file:

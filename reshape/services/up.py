@@ -49,6 +49,7 @@ from reshape.services.detached import STOPS_S
 from reshape.services.inventory import check_types, in_words, inventory
 from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problems
 from reshape.services.machine_load import watch_load
+from reshape.services.old_folders import watch_folders
 from reshape.services.up_log import keep_short
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def run(
         if config.other_processes and not nodes:
             _watch_load(found[0], coordinator, config.heartbeat_s, end)
         threading.Thread(target=keep_short, args=(state, end), name="log", daemon=True).start()
+        old = state, coordinator.store, config.keep, coordinator.clock, end
+        threading.Thread(target=watch_folders, args=old, name="folders", daemon=True).start()
         try:
             asyncio.run(_serve(state, coordinator, address, store, listener, found))
         finally:
