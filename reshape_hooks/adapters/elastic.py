@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
-from reshape_hooks.adapters import gpu_state, pytrees, session
+from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.variables import Variables, iterators
 from reshape_hooks.files import replay
@@ -84,7 +84,8 @@ class Elastic:
         self._place: Any = None
         self._resumed = bool(saved)
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
-        self._variables = Variables(self._apart)
+        self._objects = [one for name, part in self._parts.items() for one in own_attributes.of_modules(name, part)]
+        self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
@@ -268,7 +269,7 @@ class Elastic:
             self._waiting.pop("streams", None)
         if len(own) != self._ranks.size:
             self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
-        self._variables = Variables(self._apart, self._waiting.get("variables", ()))
+        self._variables = Variables(self._apart, self._waiting.get("variables", ()), self._objects)
 
     def _restore_files(self) -> None:
         """What the script has written since it was started, it had written before the stop, too."""

@@ -2,8 +2,8 @@
 
 Promises: `fit` stops between two batches, also within a validation, and goes on with the next batch of that epoch,
 whose validation, schedulers and callbacks come as without the stop. Left alone, with a sentence: several processes,
-several or endless DataLoaders, and what the script resumes itself. Means that are logged over an epoch count the
-batches since the stop. Called by `on_import` when a script imports lightning or pytorch_lightning (2.x).
+several or endless DataLoaders, and what the script resumes itself. Called by `on_import` when a script imports
+lightning or pytorch_lightning (2.x).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
-from reshape_hooks.adapters import session
+from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -47,6 +48,7 @@ def adapt(module: ModuleType) -> None:
         return hook.fit(lambda: theirs(*given.args, **given.kwargs))
 
     trainer_class.fit = fit
+    lightning_logged.adapt(module.__name__.rpartition(".trainer.")[0])
 
 
 def resumable(trainer: Any, model: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
@@ -94,6 +96,7 @@ class ElasticFit:
         events = {name: staticmethod(getattr(self, name)) for name in dir(self) if name.startswith("on_")}
         self.callback = type("ElasticCallback", (callback_class,), events)()
         self.run: session.Session | None = None
+        self.variables: Variables | None = None  # once training begins
 
     def fit(self, theirs: Any) -> Any:
         """Call `fit` of the library, from the beginning or from what was saved."""
@@ -110,9 +113,13 @@ class ElasticFit:
         if "finished" in self.extras:
             replay.resumed(self.saved)
             seeds.restore(self.extras["streams"])
+            if self.variables:
+                self.variables.begin()
             session.of_process().end(self._batches(), lambda: None, self.checkpoints)
         elif self.run:
-            extras = {"finished": True, "cursor": None, "streams": seeds.streams(devices=True)}
+            assert self.variables is not None
+            extras: dict[str, Any] = {"finished": True, "cursor": None, "streams": seeds.streams(devices=True)}
+            extras["variables"] = self.variables.state()
             self.run.end(self._batches(), lambda: self._save(extras), self.checkpoints)
 
     def _catches_up(self) -> bool:
@@ -154,6 +161,10 @@ class ElasticFit:
         except LeftAlone as why:
             return session.tell_left_alone(why)
         self.run = session.of_process()
+        self.variables = Variables(*_kept(trainer, self.callback, self.extras.get("variables", ())))
+        self.variables.look()
+        if not self.extras:
+            self.variables.begin()
         if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
             self.run.leave()
         if "finished" in self.extras:
@@ -188,9 +199,13 @@ class ElasticFit:
 
     def _position(self) -> dict[str, Any]:
         connector = self.trainer._logger_connector
+        assert self.variables is not None
         return {
             "cursor": self.cursor.state(self.loop.batch_progress.current.ready),
             "streams": seeds.streams(devices=True),
+            "variables": self.variables.state(),
+            "means": lightning_logged.means(self.loop._results),
+            "rows": lightning_logged.rows(self.trainer.loggers),
             "metrics": {name: dict(getattr(connector, name)) for name in METRICS if hasattr(connector, name)},
             "note": note.take(str(self.checkpoints.folder)),
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
@@ -200,6 +215,11 @@ class ElasticFit:
         extras, self.extras = self.extras, {}
         for name, values in extras["metrics"].items():
             getattr(self.trainer._logger_connector, name).update(values)
+        assert self.variables is not None
+        self.variables.begin()
+        self.variables.done()
+        lightning_logged.restore_means(self.loop._results, extras.get("means", ()), self.trainer)
+        lightning_logged.restore_rows(self.trainer.loggers, extras.get("rows", ()))
         # What was due is done by the library after this return; its own guess of what that is does not come to bear.
         self.trainer.fit_loop._restarting = self.loop._restarting = False
         self.loop.val_loop.restarting = False
@@ -239,3 +259,18 @@ class ElasticFit:
         kept = {name: value for name, value in extras.items() if name not in ("loops", "note")}
         noted = {note.FILES: extras["note"]} if extras.get("note") else {}
         return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept), **noted}
+
+
+def _kept(trainer: Any, ours: Any, saved: Any) -> tuple[Any, Any, list[own_attributes.Object]]:
+    """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
+    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
+    callbacks = [one for one in trainer.callbacks if one is not ours]
+    (loader,) = trainer.fit_loop._combined_loader.flattened
+    objects = [
+        *own_attributes.of_script("callback", callbacks),
+        *own_attributes.of_script("logger", trainer.loggers),
+        *own_attributes.of_script("data", [data, loader.dataset]),
+        *own_attributes.of_modules("model", module, [*callbacks, data]),
+    ]
+    parts = [trainer, *callbacks, *trainer.loggers, data, *trainer.optimizers, *module.modules()]
+    return parts, saved, objects

@@ -20,10 +20,11 @@ from types import ModuleType
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
-from reshape_hooks.adapters import session
+from reshape_hooks.adapters import own_attributes, session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
+from reshape_hooks.adapters.variables import Variables, is_own
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -109,6 +110,7 @@ class ElasticTrain:
         self.checkpoints, self.saved, self.extras = checkpoints, saved, extras
         self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
+        self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
         self.epoch_ends = False  # what happens at the end of an epoch is still to do
@@ -121,6 +123,7 @@ class ElasticTrain:
         """Return what `train` of the library returns, from the beginning or from what was saved."""
         if "result" in self.extras:
             return self._finished()
+        self.variables.look()
         callback = _callback(self)
         self.trainer.add_callback(callback)
         if self.saved:
@@ -136,7 +139,8 @@ class ElasticTrain:
             for name in ("_load_rng_state", "_maybe_log_save_evaluate", "log"):
                 self.trainer.__dict__.pop(name, None)
             self.trainer.remove_callback(callback)
-        extras = {"result": tuple(result), "streams": seeds.streams(devices=True)}
+        variables = self.variables.state()
+        extras = {"result": tuple(result), "streams": seeds.streams(devices=True), "variables": variables}
         self.run.end(self.trainer.state.global_step, lambda: self._save(extras), self.checkpoints)
         return result
 
@@ -150,6 +154,7 @@ class ElasticTrain:
         self.trainer._load_from_checkpoint(str(path))
         self.trainer.state = TrainerState.load_from_json(str(path / "trainer_state.json"))
         seeds.restore(self.extras["streams"])
+        self.variables.begin()
         replay.resumed(self.saved)
         self.run.end(self.trainer.state.global_step, lambda: None, self.checkpoints)
         return TrainOutput(*self.extras["result"])
@@ -161,6 +166,8 @@ class ElasticTrain:
     # What happens at each event
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.variables.begin()
+        self.variables.done()
         if not self.extras:
             return
         self.epoch_step = self.extras["epoch_step"]
@@ -244,6 +251,7 @@ class ElasticTrain:
             "ran_s": self.ran_s + time.monotonic() - self.began,
             "cursor": None if whole else self.cursor.state(consumed),
             "streams": seeds.streams(devices=True),
+            "variables": self.variables.state(),
             "note": note.take(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
@@ -259,6 +267,7 @@ class ElasticTrain:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
         if self.due and self.due["flags"]["should_log"]:
             self.due["flags"]["should_log"] = False
+            self.due["variables"] = self.variables.state()
             self.due["note"] = note.take(str(self.checkpoints.folder))
             self.due["losses"] = {name: _copy(getattr(self.trainer, name)) for name in self.due["losses"]}
 
@@ -347,6 +356,25 @@ def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
     if losses and len(own) != together.size:
         found["losses"] = {**found["losses"], LOSSES[0]: sum(losses) / len(losses)}
     return found
+
+
+def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[own_attributes.Object]]:
+    """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
+    callbacks = trainer.callback_handler.callbacks
+    helpers = [
+        trainer.data_collator, trainer.compute_metrics, trainer.compute_loss_func,
+        trainer.preprocess_logits_for_metrics, trainer.train_dataset, trainer.eval_dataset,
+    ]  # fmt: skip
+    stateful = [one for one in callbacks if hasattr(one, "state") and not is_own(type(one))]  # EarlyStoppingCallback
+    objects = [
+        *own_attributes.of_script("callback", callbacks),
+        *(own_attributes.Object(f"callback {callbacks.index(one)}", one) for one in stateful),
+        *own_attributes.of_script("", helpers),
+        *own_attributes.named_in_code("trainer", trainer, callbacks),
+        *own_attributes.of_modules("model", trainer.model, [trainer, *callbacks]),
+    ]
+    parts = [trainer, trainer.model, trainer.optimizer, trainer.lr_scheduler, *callbacks, *helpers]
+    return [*parts, *trainer.model.modules()], saved, objects
 
 
 def _copy(value: Any) -> Any:

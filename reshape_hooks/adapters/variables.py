@@ -20,6 +20,7 @@ import enum
 import fractions
 import functools
 import gc
+import hashlib
 import importlib
 import io
 import itertools
@@ -30,14 +31,16 @@ import random
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, GeneratorType
+from types import CodeType, FrameType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 
 MOST_BYTES = 1 << 20  # of one tensor or array
+MOST_ALL_BYTES = 64 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
 FLAT = 10  # numbers and words in one list that count as one item
+FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PACKAGES = ("site-packages", "dist-packages")
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range,
@@ -73,6 +76,8 @@ if TYPE_CHECKING:
     Key = tuple[str, str]  # a function's name and file
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
 
+    from reshape_hooks.adapters.own_attributes import Object
+
 
 class Frame(NamedTuple):
     """A function of the script that waits for the loop's next step."""
@@ -85,6 +90,13 @@ class Frame(NamedTuple):
     @property
     def key(self) -> Key:
         return self.name, self.file.rpartition(os.sep)[2]
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these variables other values."""
+        inside = self.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
+        inside.update(changed)
+        if sys.version_info < (3, 13) and inside is not self.frame.f_globals:
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
 
 
 def frames() -> list[Frame]:
@@ -110,26 +122,44 @@ def _of_library(file: str, module: str) -> bool:
     return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
 
 
-class Variables:
-    """The variables of the loop. `parts`: what is kept in another way. `saved`: what `state` returned."""
+def is_own(kind: type) -> bool:
+    """True of a class of the script, not of a library."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
+    return file is not None and not _of_library(file, kind.__module__)
 
-    def __init__(self, parts: Iterable[Any], saved: Saved = ()) -> None:
+
+class Variables:
+    """The variables of the loop. `parts`: what is kept in another way. `saved`: what `state` returned.
+
+    `objects`: of the script, of which a library keeps a part; their other attributes are variables, too.
+    """
+
+    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Object] = ()) -> None:
         self._apart = {id(part) for part in parts}
         self._saved = saved
+        self._objects = objects
         self._carried = {(key, name) for key, values in saved for name in values}
         self._first: dict[tuple[Key, str], bytes] = {}
+        self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
+        self._said: set[tuple[Key, str]] = set()
         self._begun = False
 
     def begin(self) -> None:
         """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called."""
         self._begun = True
-        found = frames()
-        for frame in found:
-            new = [name for name in frame.variables if (frame.key, name) not in self._first]
-            self._first.update({(frame.key, name): b"" for name in new})  # of what cannot be packed
-            self._first.update({(frame.key, name): pickled for name, pickled in self._pickled(frame, new)})
-        for frame in found:
+        self.look()
+        for frame in self._holders():
             self._set(frame, dict(self._saved).get(frame.key, {}))
+
+    def look(self) -> None:
+        """See what the variables are, before a loop begins: what is another value later was changed by it."""
+        for frame in self._holders():
+            variables = frame.variables
+            new = [name for name in variables if (frame.key, name) not in self._first]
+            self._first.update({(frame.key, name): b"" for name in new})  # of what cannot be packed
+            self._places.update({(frame.key, name): id(variables[name]) for name in new})
+            found = self._pickled(frame, new)
+            self._first.update({(frame.key, name): _digest(pickled) for name, pickled in found})
 
     def done(self) -> None:
         """What was saved has been set: from now on variables are those of the loop."""
@@ -140,31 +170,51 @@ class Variables:
         if not self._begun:
             return self._saved
         found = []
-        for frame in frames():
-            changed = {}
+        for frame in self._holders():
+            changed, left = {}, dict(frame.variables)
             for name, pickled in self._pickled(frame, frame.variables):
+                left.pop(name, None)
                 at = frame.key, name
-                if at in self._carried or self._first.get(at) != pickled:
+                if at in self._carried or self._first.get(at) != _digest(pickled):
                     self._carried.add(at)
                     changed[name] = pickled
             found.append((frame.key, changed))
+            if not isinstance(frame, Frame):
+                self._name(frame, left)
         return found
 
-    def _pickled(self, frame: Frame, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def _name(self, of: Object, left: Mapping[str, Any]) -> None:
+        """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""
+        for name, value in left.items():
+            at = of.key, name
+            if self._places.get(at) == id(value) or at in self._said or id(value) in self._apart or lives(value):
+                continue
+            self._said.add(at)
+            kind = type(value).__qualname__
+            plain.warn(
+                f"reshape: after a stop {name} of {of.name} begins anew, because a {kind} like it cannot be kept"
+            )
+
+    def _holders(self) -> list[Frame | Object]:
+        return [*frames(), *self._objects]
+
+    def _pickled(self, frame: Frame | Object, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        variables, beside = frame.variables, not isinstance(frame, Frame)
         for name in list(names):
             if name.startswith("__"):
                 continue
             try:
-                packed = pack(frame.variables[name], Packing(self._apart))
+                packed = pack(variables[name], Packing(self._apart, beside))
                 if packed.kind != AS_IT_IS.kind:
                     yield name, pickle.dumps(packed)
             except Exception:  # what the script's own objects raise when they are looked at
                 continue
 
-    def _set(self, frame: Frame, saved: Mapping[str, bytes]) -> None:
+    def _set(self, frame: Frame | Object, saved: Mapping[str, bytes]) -> None:
         changed = {}
+        variables = frame.variables
         for name, pickled in saved.items():
-            is_there = frame.variables.get(name, MISSING)
+            is_there = variables.get(name, MISSING)
             try:
                 value = unpack(pickle.loads(pickled), is_there)
             except Exception as fault:
@@ -173,23 +223,34 @@ class Variables:
             if value is not MISSING and value is not is_there:
                 changed[name] = value
         if changed:
-            inside = frame.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
-            inside.update(changed)
-            if sys.version_info < (3, 13) and inside is not frame.frame.f_globals:
-                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame.frame), ctypes.c_int(0))
+            frame.set(changed)
+
+
+def _digest(pickled: bytes) -> bytes:
+    return hashlib.blake2b(pickled, digest_size=16).digest()
 
 
 class Packing:
-    """What is known while a variable is packed: what is kept in another way, and how much may still come."""
+    """What is known while a variable is packed: what is kept in another way, and how much may still come.
 
-    def __init__(self, apart: set[int]) -> None:
+    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries.
+    """
+
+    def __init__(self, apart: set[int], beside: bool = False) -> None:
         self.within = set(apart)
-        self.room = MOST_ITEMS
+        self.beside = beside
+        self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
 
     def take(self, items: int) -> None:
         """Count what is packed. Raises ValueError where that is too much."""
         self.room -= items
         if self.room < 0:
+            raise ValueError("too large")
+
+    def take_bytes(self, count: int) -> None:
+        """Count the bytes of a tensor or an array. Raises ValueError where they are too many."""
+        self.bytes -= count
+        if self.bytes < 0:
             raise ValueError("too large")
 
 
@@ -206,7 +267,8 @@ def pack(value: Any, packing: Packing) -> Packed:
             return _pack_items(value, packing)
         if kind in MAPPINGS:
             return _pack_mapping(value, packing)
-        return _pack_buffer(value) or _pack_array(value) or _pack_generator(value) or _pack_object(value, packing)
+        flat = _pack_buffer(value) or _pack_array(value, packing)
+        return flat or _pack_generator(value) or _pack_object(value, packing)
     finally:
         packing.within.discard(id(value))
 
@@ -238,18 +300,24 @@ def _pack_buffer(value: Any) -> Packed | None:
     return Packed("buffer", copy.copy(value)) if small and type(value) in BUFFERS else AS_IT_IS
 
 
-def _pack_array(value: Any) -> Packed | None:
+def _pack_array(value: Any, packing: Packing) -> Packed | None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    most = MOST_ALL_BYTES if packing.beside else MOST_BYTES
     if numpy is not None and isinstance(value, numpy.generic):
         return Packed("plain", value)
     if numpy is not None and type(value) is numpy.ndarray:
-        small = value.nbytes <= MOST_BYTES and value.dtype != object
-        return Packed("array", value.copy()) if small else AS_IT_IS
+        if value.nbytes > most or value.dtype == object:
+            return AS_IT_IS
+        packing.take_bytes(value.nbytes)
+        return Packed("array", value.copy())
     if torch is not None and isinstance(value, (torch.dtype, torch.device, torch.Size)):
         return Packed("plain", value)
     if torch is not None and type(value) is torch.Tensor:
-        small = value.numel() * value.element_size() <= MOST_BYTES and value.layout == torch.strided
-        return Packed("tensor", value.detach().cpu().clone(), value.device.type) if small else AS_IT_IS
+        size = value.numel() * value.element_size()
+        if size > most or value.layout != torch.strided:
+            return AS_IT_IS
+        packing.take_bytes(size)
+        return Packed("tensor", value.detach().cpu().clone(), value.device.type)
     return None
 
 
@@ -271,13 +339,53 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "accelerate.accelerator.Accelerator":  # it counts the batches of a window of accumulation
         return Packed("attributes", {"step": Packed("plain", value.step)})
-    file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
-    own = file is not None and not _of_library(file, kind.__module__)
+    own = is_own(kind)
+    if packing.beside and not own and name not in OF_PYTHON:
+        return _pack_of_library(value)
     if (not own and name not in OF_PYTHON) or hasattr(value, "state_dict") or not hasattr(value, "__dict__"):
-        return AS_IT_IS
+        return _pack_of_library(value) if packing.beside else AS_IT_IS
     packing.take(1 + len(vars(value)))
     attributes = {name: pack(one, packing) for name, one in vars(value).items()}
     return Packed("object", attributes, (kind.__module__, kind.__qualname__))
+
+
+def _pack_of_library(value: Any) -> Packed:
+    """Return a thing of a library, as a table or a module that averages weights, pickled; AS_IT_IS where it lives."""
+    torch: Any = sys.modules.get("torch")
+    living: tuple[type, ...] = ()
+    if torch is not None:
+        living = (torch.optim.Optimizer, torch.utils.data.DataLoader)
+        if isinstance(value, torch.nn.Module):
+            return Packed("module", _pickled_whole(value, living))
+        living = (torch.nn.Module, *living)
+    return AS_IT_IS if lives(value) else Packed("pickled", _pickled_whole(value, living))
+
+
+def lives(value: Any) -> bool:
+    """True of a part of the training or of the process, which is kept, or made again, elsewhere."""
+    if isinstance(value, (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
+        return True
+    return type(value).__module__.partition(".")[0] in FRAMEWORKS
+
+
+def _pickled_whole(value: Any, living: tuple[type, ...]) -> bytes:
+    """Return the pickle of a value. Raises PicklingError if it holds one of `living`, ValueError if it is large."""
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, thing: Any) -> None:
+            if isinstance(thing, living):
+                raise pickle.PicklingError("a part of the training")
+
+    file = _Limited()
+    Pickler(file, protocol=4).dump(value)
+    return file.getvalue()
+
+
+class _Limited(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > MOST_ALL_BYTES:
+            raise ValueError("too large")
+        return super().write(data)
 
 
 def unpack(packed: Packed, is_there: Any = MISSING) -> Any:
@@ -418,6 +526,18 @@ def _unpack_attributes(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
+def _unpack_module(packed: Packed, is_there: Any) -> Any:
+    saved = pickle.loads(packed.value)
+    if type(is_there) is not type(saved):
+        return saved
+    is_there.load_state_dict(saved.state_dict())
+    return is_there
+
+
+def _unpack_pickled(packed: Packed, _is_there: Any) -> Any:
+    return pickle.loads(packed.value)
+
+
 UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "plain": _unpack_plain,
     "plain items": _unpack_plain_items,
@@ -432,6 +552,8 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "torch.Generator": _unpack_torch_generator,
     "object": _unpack_object,
     "attributes": _unpack_attributes,
+    "module": _unpack_module,
+    "pickled": _unpack_pickled,
 }
 
 

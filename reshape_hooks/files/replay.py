@@ -75,6 +75,16 @@ def left_alone() -> None:
             watch.replay.give_up()
 
 
+def not_yet_made() -> frozenset[str]:
+    """Return the folders of earlier generations that this start of the script has not made again yet.
+
+    To it they are not there: a script, or a library, that numbers its folders gives them the same numbers again.
+    """
+    watch = watching.this()
+    replay = watch.replay if watch is not None else None
+    return frozenset(replay.folders - replay.again) if replay is not None else frozenset()
+
+
 def aside(path: str) -> str:
     """Return where a file of an earlier generation stays while the script begins."""
     folder, name = os.path.split(path)
@@ -89,6 +99,7 @@ class Replay:
         self.files = {path: entry for path, entry in newest["files"].items() if path not in shared}
         self.shared = [path for path in newest["files"] if path in shared]
         self.folders = set(newest["folders"])
+        self.again: set[str] = set()  # of these, which the script has asked for again
         self.passed: dict[str, bytes] = {}  # notes of trainings that had ended, by the folder of their checkpoints
 
     def put_back(self) -> None:
@@ -114,7 +125,7 @@ class Replay:
     def guard(self) -> None:
         """Let calls that make or remove what is there from an earlier generation do nothing, until it is resumed."""
         for module, name, passes in (
-            (os, "mkdir", self._is_made), (os, "rmdir", self._is_made), (os, "remove", self._is_file),
+            (os, "mkdir", self._is_made_again), (os, "rmdir", self._is_made), (os, "remove", self._is_file),
             (os, "unlink", self._is_file), (shutil, "rmtree", self._holds), (os, "rename", self._is_file),
             (os, "replace", self._is_file),
         ):  # fmt: skip
@@ -137,6 +148,12 @@ class Replay:
 
     def _is_made(self, path: str) -> bool:
         return path in self.folders and os.path.isdir(path)
+
+    def _is_made_again(self, path: str) -> bool:
+        made = self._is_made(path)
+        if made:
+            self.again.add(path)
+        return made
 
     def _is_file(self, path: str) -> bool:
         return path in self.files and os.path.exists(path) and not os.path.lexists(aside(path))

@@ -1,0 +1,102 @@
+"""Finds what the script's own classes keep beside what a library saves of their objects.
+
+A library saves a module's tensors and the state of its own callbacks. What classes of the script add would begin anew
+after a stop: a callback's list of losses, the outputs that `on_train_epoch_end` of a module averages, a count by which
+`forward` changes a temperature. Promises: such attributes are found, those of the library are not among them. Their
+values are kept by `variables`. Called by `elastic` and the adapters, from Python 3.8 on; imports nothing of a library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Iterable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+from reshape_hooks.adapters.variables import is_own
+
+OF_METRICS = ("_update_count", "_computed")  # of a metric of torchmetrics, beside the sums that it declares
+
+
+class Object:
+    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
+
+    def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
+        self.name = type(owner).__qualname__
+        self.key = f"{place} {self.name}", ""
+        self._owner, self._names = owner, names
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the attributes, as they are now."""
+        names = self._names
+        return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these attributes other values."""
+        vars(self._owner).update(changed)
+
+
+def of_script(place: str, found: Iterable[Any]) -> list[Object]:
+    """Return those of these objects whose class is the script's own, such as callbacks and data sets."""
+    return [Object(f"{place} {number}", one) for number, one in enumerate(found) if _is_object(one)]
+
+
+def named_in_code(place: str, one: Any, others: Iterable[Any] = ()) -> list[Object]:
+    """Return this object of a class of the script that is derived from a large one of a library.
+
+    Its attributes are those that the code of the script's classes names, also that of `others`, which use it.
+    """
+    return [Object(place, one, _names([one, *others]))] if _is_object(one) else []
+
+
+def of_modules(place: str, root: Any, others: Iterable[Any] = ()) -> list[Object]:
+    """Return the modules within this one, of PyTorch, that have more than tensors: the script's own, and metrics.
+
+    `others`: objects whose code may name attributes of these modules, such as callbacks.
+    """
+    if not hasattr(root, "named_modules"):
+        return []
+    torch: Any = sys.modules["torch"]
+    modules = list(root.named_modules())
+    own = _names([*(one for _, one in modules), *others]) - set(vars(torch.nn.Module()))
+    found = []
+    for name, one in modules:
+        if type(one).__module__.startswith("torchmetrics") and hasattr(one, "_defaults"):
+            found.append(Object(f"{place} {name}", one, {*one._defaults, *OF_METRICS}))
+        elif _is_object(one):
+            found.append(Object(f"{place} {name}", one, own))
+    return found
+
+
+def _is_object(one: Any) -> bool:
+    return hasattr(one, "__dict__") and not isinstance(one, type) and is_own(type(one))
+
+
+def _names(objects: Iterable[Any]) -> set[str]:
+    """Return all names that the code of the script's classes uses, of which these are objects."""
+    kinds = {kind for one in objects for kind in type(one).__mro__ if is_own(kind)}
+    found: set[str] = set()
+    for kind in kinds:
+        for value in vars(kind).values():
+            for code in _codes(value):
+                found.update(code.co_names)
+    return found
+
+
+def _codes(value: Any) -> Iterator[CodeType]:
+    """Yield the code of a function or property, of what a decorator has put around it, and of functions within it."""
+    for name in ("fget", "fset", "__func__", "__wrapped__"):
+        inner = getattr(value, name, None)
+        if inner is not None and inner is not value:
+            yield from _codes(inner)
+    code = getattr(value, "__code__", None)
+    if isinstance(code, CodeType):
+        yield from _all(code)
+
+
+def _all(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _all(one)
