@@ -19,11 +19,12 @@ from typing import Any
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.session import LeftAlone
-from reshape_hooks.adapters.variables import Variables
+from reshape_hooks.adapters.variables import Object, Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
+FLOW = ("_first_loop_iter", "_current_fx")  # by which the logs of an epoch know that it has begun
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
 
 
@@ -113,14 +114,21 @@ class ElasticFit:
         if "finished" in self.extras:
             replay.resumed(self.saved)
             seeds.restore(self.extras["streams"])
-            if self.variables:
-                self.variables.begin()
+            self._look().begin()
+            self._restore_metrics(self.extras.get("metrics", {}))
             session.of_process().end(self._batches(), lambda: None, self.checkpoints)
         elif self.run:
             assert self.variables is not None
             extras: dict[str, Any] = {"finished": True, "cursor": None, "streams": seeds.streams(devices=True)}
-            extras["variables"] = self.variables.state()
+            extras.update(variables=self.variables.state(), metrics=self._metrics())
             self.run.end(self._batches(), lambda: self._save(extras), self.checkpoints)
+
+    def _look(self) -> Variables:
+        """Return the variables of the script, as they are before training begins."""
+        if self.variables is None:
+            self.variables = Variables(*_kept(self.trainer, self.callback, self.extras.get("variables", ())))
+            self.variables.look()
+        return self.variables
 
     def _catches_up(self) -> bool:
         return bool(self.extras) and "finished" not in self.extras
@@ -161,10 +169,9 @@ class ElasticFit:
         except LeftAlone as why:
             return session.tell_left_alone(why)
         self.run = session.of_process()
-        self.variables = Variables(*_kept(trainer, self.callback, self.extras.get("variables", ())))
-        self.variables.look()
+        variables = self._look()
         if not self.extras:
-            self.variables.begin()
+            variables.begin()
         if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
             self.run.leave()
         if "finished" in self.extras:
@@ -197,6 +204,14 @@ class ElasticFit:
             self.run.announced.saved(lambda: self.saver.beside(self._batches(), lambda _in_memory: self._files(due)))
         return None
 
+    def _metrics(self) -> dict[str, dict[str, Any]]:
+        connector = self.trainer._logger_connector
+        return {name: dict(getattr(connector, name)) for name in METRICS if hasattr(connector, name)}
+
+    def _restore_metrics(self, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, values in metrics.items():
+            getattr(self.trainer._logger_connector, name).update(values)
+
     def _position(self) -> dict[str, Any]:
         connector = self.trainer._logger_connector
         assert self.variables is not None
@@ -206,18 +221,19 @@ class ElasticFit:
             "variables": self.variables.state(),
             "means": lightning_logged.means(self.loop._results),
             "rows": lightning_logged.rows(self.trainer.loggers),
-            "metrics": {name: dict(getattr(connector, name)) for name in METRICS if hasattr(connector, name)},
+            "flow": {name: getattr(connector, name) for name in FLOW if hasattr(connector, name)},
+            "metrics": self._metrics(),
             "note": note.take(str(self.checkpoints.folder)),
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
         }
 
     def _resume(self) -> None:
         extras, self.extras = self.extras, {}
-        for name, values in extras["metrics"].items():
-            getattr(self.trainer._logger_connector, name).update(values)
+        self._restore_metrics(extras["metrics"])
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
+        vars(self.trainer._logger_connector).update(extras.get("flow", {}))
         lightning_logged.restore_means(self.loop._results, extras.get("means", ()), self.trainer)
         lightning_logged.restore_rows(self.trainer.loggers, extras.get("rows", ()))
         # What was due is done by the library after this return; its own guess of what that is does not come to bear.
@@ -261,7 +277,7 @@ class ElasticFit:
         return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept), **noted}
 
 
-def _kept(trainer: Any, ours: Any, saved: Any) -> tuple[Any, Any, list[own_attributes.Object]]:
+def _kept(trainer: Any, ours: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
     """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
     module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
     callbacks = [one for one in trainer.callbacks if one is not ours]

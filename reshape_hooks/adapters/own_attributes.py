@@ -9,32 +9,13 @@ values are kept by `variables`. Called by `elastic` and the adapters, from Pytho
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from reshape_hooks.adapters.variables import is_own
+from reshape_hooks.adapters.variables import Object, is_own
 
 OF_METRICS = ("_update_count", "_computed")  # of a metric of torchmetrics, beside the sums that it declares
-
-
-class Object:
-    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
-
-    def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
-        self.name = type(owner).__qualname__
-        self.key = f"{place} {self.name}", ""
-        self._owner, self._names = owner, names
-
-    @property
-    def variables(self) -> Mapping[str, Any]:
-        """Return the attributes, as they are now."""
-        names = self._names
-        return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
-
-    def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these attributes other values."""
-        vars(self._owner).update(changed)
 
 
 def of_script(place: str, found: Iterable[Any]) -> list[Object]:

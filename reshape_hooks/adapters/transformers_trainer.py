@@ -24,7 +24,7 @@ from reshape_hooks.adapters import own_attributes, session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
-from reshape_hooks.adapters.variables import Variables, is_own
+from reshape_hooks.adapters.variables import Object, Variables, is_own
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -358,7 +358,7 @@ def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
     return found
 
 
-def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[own_attributes.Object]]:
+def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
     """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
     callbacks = trainer.callback_handler.callbacks
     helpers = [
@@ -368,7 +368,7 @@ def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[own_attributes.Objec
     stateful = [one for one in callbacks if hasattr(one, "state") and not is_own(type(one))]  # EarlyStoppingCallback
     objects = [
         *own_attributes.of_script("callback", callbacks),
-        *(own_attributes.Object(f"callback {callbacks.index(one)}", one) for one in stateful),
+        *(Object(f"callback {callbacks.index(one)}", one) for one in stateful),
         *own_attributes.of_script("", helpers),
         *own_attributes.named_in_code("trainer", trainer, callbacks),
         *own_attributes.of_modules("model", trainer.model, [trainer, *callbacks]),

@@ -30,14 +30,14 @@ import pickle
 import random
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 
 MOST_BYTES = 1 << 20  # of one tensor or array
-MOST_ALL_BYTES = 64 << 20  # of all that are in one variable
+MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
 FLAT = 10  # numbers and words in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
@@ -76,8 +76,6 @@ if TYPE_CHECKING:
     Key = tuple[str, str]  # a function's name and file
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
 
-    from reshape_hooks.adapters.own_attributes import Object
-
 
 class Frame(NamedTuple):
     """A function of the script that waits for the loop's next step."""
@@ -97,6 +95,25 @@ class Frame(NamedTuple):
         inside.update(changed)
         if sys.version_info < (3, 13) and inside is not self.frame.f_globals:
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
+
+
+class Object:
+    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
+
+    def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
+        self.name = type(owner).__qualname__
+        self.key = f"{place} {self.name}", ""
+        self._owner, self._names = owner, names
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the attributes, as they are now."""
+        names = self._names
+        return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these attributes other values."""
+        vars(self._owner).update(changed)
 
 
 def frames() -> list[Frame]:
@@ -187,7 +204,9 @@ class Variables:
         """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""
         for name, value in left.items():
             at = of.key, name
-            if self._places.get(at) == id(value) or at in self._said or id(value) in self._apart or lives(value):
+            if self._places.get(at) == id(value) or at in self._said or id(value) in self._apart:
+                continue
+            if lives(value) and not hasattr(value, "named_modules"):
                 continue
             self._said.add(at)
             kind = type(value).__qualname__

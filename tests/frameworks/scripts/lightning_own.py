@@ -72,10 +72,11 @@ class History(Callback):
 logger, history, net, rows = CSVLogger("logs", flush_logs_every_n_steps=5), History(), Net(), Rows()
 print("logs in", logger.log_dir, flush=True)
 quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 2}
+logged = []
 for epochs in (3, 1):
     trainer = Trainer(max_epochs=epochs, accelerator="cpu", logger=logger, callbacks=[history], **quiet)
     trainer.fit(net, datamodule=rows)
-    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    logged.append({name: float(value) for name, value in sorted(trainer.callback_metrics.items())})
     logger = CSVLogger("logs")  # of the next one
 averaged = history.averaged.module.weight.item()
 measured = [net.means, net.drawn, rows.served, len(history.losses), sum(history.losses), averaged, logged]

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from reshape_hooks.adapters import own_attributes, variables
-from reshape_hooks.adapters.own_attributes import Object
-from reshape_hooks.adapters.variables import Variables
+from reshape_hooks.adapters.variables import Object, Variables
 from reshape_hooks.files import replay, watch
 
 
