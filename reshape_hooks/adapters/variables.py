@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import copy
 import ctypes
 import datetime
@@ -39,6 +40,8 @@ from reshape_hooks import plain
 MOST_BYTES = 1 << 20  # of one tensor or array
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
+MOST_LOOKED_AT = 1000  # items of a list that is not kept
+ARRAYS = ("Tensor", "ndarray")
 FLAT = 10  # numbers and words in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PACKAGES = ("site-packages", "dist-packages")
@@ -159,6 +162,8 @@ class Variables:
         self._first: dict[tuple[Key, str], bytes] = {}
         self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
         self._said: set[tuple[Key, str]] = set()
+        self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
+        self._lost: set[tuple[Key, str]] = set()  # where it is another one since
         self._begun = False
 
     def begin(self) -> None:
@@ -198,6 +203,11 @@ class Variables:
             found.append((frame.key, changed))
             if not isinstance(frame, Frame):
                 self._name(frame, left)
+            for at in [at for at in self._lost - self._said if at[0] == frame.key]:
+                if not isinstance(frame, Frame) or is_read(frame.frame, at[1]):
+                    self._said.add(at)
+                    why = "because it holds too much, or what cannot be kept"
+                    plain.warn(f"reshape: after a stop {at[1]} of {frame.name} begins anew, {why}")
         return found
 
     def _name(self, of: Object, left: Mapping[str, Any]) -> None:
@@ -222,12 +232,14 @@ class Variables:
         for name in list(names):
             if name.startswith("__"):
                 continue
-            try:
-                packed = pack(variables[name], Packing(self._apart, beside))
+            packing = Packing(self._apart, beside)
+            with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
+                packed = pack(variables[name], packing)
                 if packed.kind != AS_IT_IS.kind:
                     yield name, pickle.dumps(packed)
-            except Exception:  # what the script's own objects raise when they are looked at
-                continue
+            found = tuple(_fingerprint(one) for one in packing.left)
+            if self._collected.setdefault((frame.key, name), found) != found:
+                self._lost.add((frame.key, name))
 
     def _set(self, frame: Frame | Object, saved: Mapping[str, bytes]) -> None:
         changed = {}
@@ -245,6 +257,14 @@ class Variables:
             frame.set(changed)
 
 
+def _fingerprint(value: Any) -> tuple[Any, ...]:
+    """Return what is another one once a list has other items, or a variable another array."""
+    if type(value).__name__ in ARRAYS:
+        return (id(value),)
+    items = value.values() if isinstance(value, dict) else value
+    return len(value), *(id(one) for one in itertools.islice(items, MOST_LOOKED_AT))
+
+
 def _digest(pickled: bytes) -> bytes:
     return hashlib.blake2b(pickled, digest_size=16).digest()
 
@@ -259,6 +279,7 @@ class Packing:
         self.within = set(apart)
         self.beside = beside
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
+        self.left: list[Any] = []  # what is not kept, of what scripts collect values in
 
     def take(self, items: int) -> None:
         """Count what is packed. Raises ValueError where that is too much."""
@@ -281,15 +302,26 @@ def pack(value: Any, packing: Packing) -> Packed:
     if id(value) in packing.within:  # also within itself
         return AS_IT_IS
     packing.within.add(id(value))
+    packed = AS_IT_IS
     try:
-        if kind in ITEMS:
-            return _pack_items(value, packing)
-        if kind in MAPPINGS:
-            return _pack_mapping(value, packing)
-        flat = _pack_buffer(value) or _pack_array(value, packing)
-        return flat or _pack_generator(value) or _pack_object(value, packing)
+        packed = _pack(value, packing)
     finally:
         packing.within.discard(id(value))
+        if packed is AS_IT_IS and (kind in ITEMS or kind in MAPPINGS or kind.__name__ in ARRAYS):
+            packing.left.append(value)
+    return packed
+
+
+def _pack(value: Any, packing: Packing) -> Packed:
+    kind = type(value)
+    if kind in ITEMS:
+        return _pack_items(value, packing)
+    if kind in MAPPINGS:
+        return _pack_mapping(value, packing)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return _pack_named_tuple(value, packing)
+    flat = _pack_buffer(value) or _pack_array(value, packing)
+    return flat or _pack_generator(value) or _pack_object(value, packing)
 
 
 def _pack_items(value: Any, packing: Packing) -> Packed:
@@ -300,6 +332,25 @@ def _pack_items(value: Any, packing: Packing) -> Packed:
     packing.take(1 + len(value))
     items = [pack(one, packing) for one in value]
     return AS_IT_IS if any(one is AS_IT_IS for one in items) else Packed("items", items, more)
+
+
+def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
+    kind = type(value)
+    packing.take(1 + len(value))
+    items = [pack(one, packing) for one in value]
+    kept = _class(kind.__module__, kind.__qualname__) is kind and not any(one is AS_IT_IS for one in items)
+    return Packed("named tuple", items, (kind.__module__, kind.__qualname__)) if kept else AS_IT_IS
+
+
+def _class(module: str, name: str) -> Any:
+    """Return a class of this name, also one that the script knows by another; None if there is none."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type):
+        return found
+    known = vars(sys.modules[module]).values() if module in sys.modules else ()
+    return next((one for one in known if isinstance(one, type) and one.__qualname__ == name), None)
 
 
 def _pack_mapping(value: Any, packing: Packing) -> Packed:
@@ -431,6 +482,11 @@ def _unpack_items(packed: Packed, is_there: Any) -> Any:
     return MISSING if any(one is MISSING for one in items) else _refilled(items, packed.more, is_there)
 
 
+def _unpack_named_tuple(packed: Packed, _is_there: Any) -> Any:
+    items, kind = [unpack(one) for one in packed.value], _class(*packed.more)
+    return MISSING if kind is None or any(one is MISSING for one in items) else kind(*items)
+
+
 def _refilled(items: list[Any], more: tuple[Any, Any], is_there: Any) -> Any:
     kind, most = more
     if kind is collections.deque:
@@ -522,9 +578,7 @@ def _unpack_torch_generator(packed: Packed, is_there: Any) -> Any:
 
 def _unpack_object(packed: Packed, is_there: Any) -> Any:
     module, name = packed.more
-    kind: Any = sys.modules.get(module)
-    for part in name.split("."):
-        kind = getattr(kind, part, None)
+    kind = _class(module, name)
     same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
     if not same and not isinstance(kind, type):
         return MISSING
@@ -562,6 +616,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "plain items": _unpack_plain_items,
     "items": _unpack_items,
     "mapping": _unpack_mapping,
+    "named tuple": _unpack_named_tuple,
     "buffer": _unpack_buffer,
     "array": _unpack_array,
     "tensor": _unpack_tensor,
@@ -611,7 +666,8 @@ def is_read(frame: FrameType, name: str) -> bool:
         return True
     found = list(dis.get_instructions(code))
     at = {one.offset: number for number, one in enumerate(found)}
-    follow, seen = _next(found, at, at[frame.f_lasti]), set()
+    now = max(offset for offset in at if offset <= frame.f_lasti)  # which may be behind a call, in its cache
+    follow, seen = _next(found, at, at[now]), set()
     while follow:
         number = follow.pop()
         if number in seen:
@@ -640,4 +696,10 @@ def _next(found: list[dis.Instruction], at: Mapping[int, int], number: int) -> l
 def _reads(code: CodeType, name: str, module: bool) -> bool:
     """True if this function, or one in it, uses a variable of this name of the module, or of the function around it."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return name in (code.co_names if module else code.co_freevars) or any(_reads(one, name, module) for one in inner)
+    if not module:
+        used = name in code.co_freevars
+    else:  # an attribute of this name is another thing
+        used = name in code.co_names and any(
+            one.argval == name and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in dis.get_instructions(code)
+        )
+    return used or any(_reads(one, name, module) for one in inner)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import io
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,6 +41,21 @@ class History:
     @property
     def mean(self) -> float:
         return self.total / self.steps  # type: ignore[attr-defined,no-any-return]
+
+
+FUNCTION = "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
+
+
+class Played(NamedTuple):
+    state: list[float]
+    reward: float
+
+
+class Memory:
+    """As scripts of reinforcement learning have it."""
+
+    def __init__(self) -> None:
+        self.played: collections.deque[Any] = collections.deque(maxlen=3)
 
 
 def kept(one: Any, saved: Any = (), parts: Sequence[Any] = ()) -> Variables:
@@ -74,6 +91,30 @@ def test_what_cannot_be_kept_is_named_once_and_only_if_training_has_set_it(capfd
     found.state()
     named = "reshape: after a stop figure of History begins anew, because a generator like it cannot be kept\n"
     assert capfd.readouterr().err == named
+
+
+def test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    memory, locks, lists = Memory(), [threading.Lock()], [[threading.Lock()]]
+    memory.played.append(Played([0.0], 0.0))
+    found = Variables(())
+    found.begin()
+    memory.played.extend(Played([float(k)], k / 2) for k in range(5))
+    locks.append(threading.Lock())
+    batch = [threading.Lock()]
+    saved = found.state()
+    batch = [threading.Lock()]
+    found.state()
+    batch = [threading.Lock()]  # which is read only behind this
+    named = "begins anew, because it holds too much, or what cannot be kept\n"
+    assert capfd.readouterr().err == f"reshape: after a stop locks of {FUNCTION} {named}"
+    assert (len(batch), len(locks), len(lists)) == (1, 2, 1)
+    want, before = list(memory.played), memory.played
+    memory.played.clear()
+    again = Variables((), saved)
+    again.begin()
+    assert memory.played is before and list(memory.played) == want == [Played([float(k)], k / 2) for k in (2, 3, 4)]
 
 
 def test_names_are_those_of_all_code_of_the_class_also_within_decorators_and_properties() -> None:
