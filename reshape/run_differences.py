@@ -1,7 +1,7 @@
 """Compares what a stopped and resumed training left behind with what undisturbed ones did. Pure.
 
 Promises: what already differs between two undisturbed runs is not held against a stop, and the rest of the same file or
-line still is; times, speeds, bars of progress and our own lines are no difference. Called by `rehearsal`.
+line still is; times, speeds, bars of progress, warnings of libraries and our own lines are none. Called by `rehearsal`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from dataclasses import dataclass
 OURS = re.compile(r"^(?:reshape: |checkpoint=\S+ step=|step=\d+.* time=\d)")
 BAR = re.compile(r"\d+%\||\d+/\d+ .*[━█]")  # of tqdm and Keras: drawn anew at each step
 DATE = r"(19|20)\d\d[-/_]?(0[1-9]|1[0-2])[-/_]?(0[1-9]|[12]\d|3[01])"
+WARNING = re.compile(
+    r"\S+:\d+: \w*Warning: |[IWE]\d{4} \d\d:\d\d"
+)  # of libraries, at each start; its source may follow
 PASSING = (  # what the clock says: dates, times of day, durations, speeds, seconds since 1970
     (re.compile(r"(?<![\d.])1[5-9]\d{8}(\.\d+)?(?!\d)"), "TIME"),
     (re.compile(rf"(?<![\d.]){DATE}([T _@-]?\d\d[:_-]?\d\d([:_-]?\d\d)?)?(?!\d)"), "DATE"),
@@ -219,7 +222,12 @@ def _rows(content: bytes) -> list[str]:
 
 
 def _printed(output: str) -> list[str]:
-    return [_steady(line) for line in _lines(output) if line.strip() and not OURS.match(line) and not BAR.search(line)]
+    lines = [line for line in _lines(output) if line.strip() and not OURS.match(line) and not BAR.search(line)]
+    return [
+        _steady(line)
+        for before, line in zip(["", *lines], lines, strict=False)
+        if not WARNING.match(line) and not (WARNING.match(before) and line.startswith("  "))
+    ]
 
 
 def _lines(output: str) -> Iterator[str]:

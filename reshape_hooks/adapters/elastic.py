@@ -17,7 +17,7 @@ import io
 import itertools
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
@@ -29,7 +29,10 @@ from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimizer")
-
+OTHER_ORDER = (
+    "its data come from a {}, which may give them in another order after a stop: let state.batches(...) have a list, a "
+    "range or a DataLoader of PyTorch itself"
+)
 
 enumerate_ = builtins.enumerate
 went_on: list[tuple[int, int]] = []  # of each loop that has begun: how many of it were done before, and of all steps
@@ -146,6 +149,8 @@ class Elastic:
 
     def _rest(self, loader: Any) -> Iterator[Any]:
         if not hasattr(loader, "batch_sampler"):
+            if not (self._resumed or _keeps_order(loader)):
+                raise _refused(session.LeftAlone(OTHER_ORDER.format(type(loader).__name__)))
             return itertools.islice(loader, self._batch, None)
         from reshape_hooks.adapters import order
 
@@ -275,6 +280,14 @@ class Elastic:
         """What the script has written since it was started, it had written before the stop, too."""
         saved, self._saved = self._saved, None
         replay.resumed(saved)
+
+
+def _keeps_order(loader: Any) -> bool:
+    """True of what gives the same in the same order each time: a sequence, an array, a dictionary."""
+    kind = type(loader)
+    if isinstance(loader, (Sequence, dict, type({}.items()))) or hasattr(loader, "shape"):
+        return True
+    return hasattr(kind, "__getitem__") and not hasattr(kind, "__iter__")
 
 
 def _refused(why: session.LeftAlone) -> SystemExit:

@@ -70,7 +70,7 @@ def _fill(name: Any, saved: Any, live: Any) -> Any:
     if type(saved) is dict and type(live) is dict:
         return {key: _fill(key, value, live.get(key)) for key, value in saved.items()}
     if not isinstance(saved, Leaves):
-        return saved
+        return _placed(saved, live)
     jax = importlib.import_module("jax")
     leaves, structure = jax.tree_util.tree_flatten(live)
     if len(leaves) != len(saved.found):
@@ -80,6 +80,22 @@ def _fill(name: Any, saved: Any, live: Any) -> Any:
         )
     filled: Any = structure.unflatten([_leaf_again(jax, name, *pair) for pair in zip(saved.found, leaves)])
     return filled
+
+
+def _placed(saved: Any, live: Any) -> Any:
+    """Return the value with its arrays on the devices of those that the script has made, where they are alike."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return saved
+    tree = jax.tree_util
+    if tree.tree_structure(saved) != tree.tree_structure(live):
+        return saved
+
+    def place(one: Any, there: Any) -> Any:
+        alike = isinstance(one, jax.Array) and isinstance(there, jax.Array) and one.shape == there.shape
+        return jax.device_put(one, there.sharding) if alike else one
+
+    return tree.tree_map(place, saved, live)
 
 
 def _leaf_again(jax: Any, name: Any, saved: Any, live: Any) -> Any:

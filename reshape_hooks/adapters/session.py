@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -124,7 +125,10 @@ _sessions: list[Session] = []
 
 
 def met() -> ranks.Ranks:
-    """Return all processes of this training. Raises LeftAlone where they have not met."""
+    """Return all processes of this training. Raises LeftAlone where they have not met, or have met in JAX."""
+    jax = sys.modules.get("jax")
+    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)() and jax.process_count() > 1:
+        raise LeftAlone("its processes have met by jax.distributed, through which they cannot stop together")
     try:
         return _sessions[0].ranks if _sessions else ranks.Ranks()
     except ranks.NotMet:

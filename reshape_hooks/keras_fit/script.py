@@ -83,9 +83,13 @@ class Script:
         """True if this call is ours; False where the script, or another fit, sees to signals itself."""
         alien = self.left_alone or isinstance(given["callbacks"], CallbackList)
         handled = not self._ours() and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        if self.inside or seeds.in_worker() or threading.current_thread() is not threading.main_thread():
+        if self.inside or seeds.in_worker():
             return False
+        if threading.current_thread() is not threading.main_thread():
+            return self.leave("it is not called by the main thread")
         if alien or handled:
+            if handled and self.announced is None and not _is_of_ours(signal.getsignal(signal.SIGTERM)):
+                return self.leave("the script has a handler for SIGTERM of its own")
             if self.announced is not None:  # by an earlier fit
                 self.announced.leave_alone(TAKEN if handled else "this fit is not one that can be resumed")
             return False
@@ -223,6 +227,11 @@ class Script:
         if not hasattr(self, "_locks"):
             self._locks = GpuLocks(self.here)
         return self._locks
+
+
+def _is_of_ours(handler: Any) -> bool:
+    """True of the handler of a script that saves by `plain` and has announced itself."""
+    return isinstance(getattr(handler, "__self__", None), plain.StopFlag)
 
 
 def _copier(source: Path | bytes) -> Any:

@@ -16,7 +16,7 @@ from tests.interpreters import python_with
 
 ME = "tests/e2e/test_starting.py"
 STARTUP = ROOT / "reshape_hooks" / "startup"  # which the shim puts there
-PAGES = ("docs/starting.md", *(f"docs/how-to/{name}.md" for name in ("tensorflow", "hugging-face", "pytorch")))
+PAGES = ("docs/starting.md", *(f"docs/how-to/{name}.md" for name in ("tensorflow", "hugging-face", "pytorch", "jax")))
 MARKED = [block for page in PAGES for block in documents.blocks(page) if block.marks.get("run by") == ME]
 SCRIPTS = {block.heading: block for block in MARKED}
 WITHIN_S, TOTAL, ENOUGH = 300, 400, 20
@@ -51,7 +51,7 @@ def test_the_table_leads_to_a_script_for_each_kind() -> None:
     page = (ROOT / PAGES[0]).read_text(encoding="utf-8")
     linked = set(re.findall(r"^\| [^|]+ \| [^|]*\[[^\]]+\]\([\w./-]*#([a-z-]+)\)", page, re.MULTILINE))
     assert {name.lower().replace(" ", "-") for name in SCRIPTS} <= linked
-    assert len(SCRIPTS) == len(MARKED) == 6
+    assert len(SCRIPTS) == len(MARKED) == 7
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them
     undisturbed = run(script, tmp_path / "whole", 1)
     assert undisturbed.status == 0, undisturbed.errors
     assert undisturbed.steps == list(range(1, 13))
+    assert undisturbed.errors.count("a batch of 7 does not divide by 2 processes: each takes 4") == 1
     first = run(script, tmp_path / "parts", 1, 5)
     assert first.status, "the parent says that its processes have ended with 143"
     second = run(script, tmp_path / "parts", 2)

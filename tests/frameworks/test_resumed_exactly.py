@@ -324,11 +324,76 @@ def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path
         "handler for SIGTERM",
         "split among several GPUs",
         "generated for several steps",
+        "ignore_data_skip",
+        "fast_dev_run",
+        "several DataLoaders",
         "OnExceptionCheckpoint",
         "a DataLoader",
+        "ckpt_path",
         "handler",
         "Elastic",
     ]
     assert len(reasons) == len(words)
     for reason, word in zip(reasons, words, strict=True):
         assert word in reason
+
+
+def test_a_hugging_face_trainer_whose_gpus_or_processes_do_not_share_as_it_does_is_left_alone(tmp_path: Path) -> None:
+    python = python_with("transformers")
+    if python is None:
+        pytest.skip("transformers is not installed: make test-frameworks")
+    given = {"PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved"), "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(
+        [python, str(SCRIPTS / "hf_refused.py")], cwd=tmp_path, env=os.environ | given, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    said = [line for line in ended.stdout.splitlines() if line.startswith(("taken", "because"))]
+    words = [
+        "taken",
+        "BatchNorm",
+        "outputs of all GPUs together",
+        "outputs of all GPUs together",
+        "average_tokens_across_devices",
+        "(FSDP, DeepSpeed)",
+        "(FSDP, DeepSpeed)",
+        "searches for hyperparameters",
+        "taken",
+        "taken",
+        "in several pods",
+        "own DataLoader",
+        "accelerator_config",
+    ]
+    assert len(said) == len(words), said
+    for line, word in zip(said, words, strict=True):
+        assert word in line
+
+
+def test_what_a_stop_changes_in_a_loop_is_no_more_than_is_said(tmp_path: Path) -> None:
+    script = Script("torch", "torch_changed.py", 8, None)
+    first = run(script, tmp_path, 1, "measured evaluation 0")
+    second = run(script, tmp_path, 2, 6)
+    third = run(script, tmp_path, 3)
+    assert [one.status for one in (first, second, third)] == [143, 143, 0], third.errors
+    assert first.steps + second.steps + third.steps == list(range(1, 9))
+    trained = (tmp_path / "trained.txt").read_text().split()
+    assert sorted(trained[:16], key=int) == sorted(trained[16:], key=int) == [str(k) for k in range(16)]
+    assert first.measured == ["measured evaluation 0\n"]
+    assert second.measured == ["measured evaluation 0\n"], "what follows an epoch runs again"
+    since = 8 - second.steps[-1]
+    assert third.measured == ["measured evaluation 1\n", f"measured {since} 8\n"], "a large tensor begins anew"
+
+
+def test_elastic_refuses_data_without_an_order_and_processes_that_have_not_met(tmp_path: Path) -> None:
+    python = python_with("torch")
+    if python is None or not python_with("transformers"):
+        pytest.skip("torch is not installed: make test-frameworks")
+    given = {"PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved"), "CUDA_VISIBLE_DEVICES": ""}
+    argv = [python, str(SCRIPTS / "torch_refused.py")]
+    ended = subprocess.run(argv, cwd=tmp_path, env=os.environ | given, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    words = ["its data are a stream", "its data come from a tqdm", "its processes have not met yet"]
+    said = [line for line in ended.stdout.splitlines() if line.startswith("Elastic cannot make")]
+    assert len(said) == len(words), said
+    for line, word in zip(said, words, strict=True):
+        assert word in line

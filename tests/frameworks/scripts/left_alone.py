@@ -28,7 +28,7 @@ class Net(LightningModule):
         self.net = torch.nn.Linear(4, 1)
 
     def training_step(self, batch, _index):
-        return self.net(batch).sum()
+        return self.net(batch[0] if isinstance(batch, list) else batch).sum()
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -44,7 +44,8 @@ def train(resume=None, split=None, kind=HFTrainer, **more):
     config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     quiet = {"report_to": [], "disable_tqdm": True, "save_steps": 2}
     arguments = TrainingArguments("out", max_steps=2, **quiet, **more)
-    data = Stream() if resume is None and split is None and kind is HFTrainer else [next(iter(Stream()))] * 8
+    stream = not (resume or split or "ignore_data_skip" in more) and kind is HFTrainer
+    data = Stream() if stream else [next(iter(Stream()))] * 8
     model = BertForSequenceClassification(config)
     if split:
         model.hf_device_map = split  # as `from_pretrained` notes where it puts the layers
@@ -53,7 +54,9 @@ def train(resume=None, split=None, kind=HFTrainer, **more):
 
 def fit(loader, **more):
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-    Trainer(accelerator="cpu", max_steps=2, **quiet, **more).fit(Net(), loader)
+    trainer = Trainer(accelerator="cpu", max_steps=2, **quiet, **more)
+    trainer.fit(Net(), loader)
+    trainer.save_checkpoint("out/theirs.ckpt")
 
 
 loader = torch.utils.data.DataLoader(torch.ones(8, 4))
@@ -62,8 +65,12 @@ train("out/checkpoint-2")
 train(enable_jit_checkpoint=True)
 train(split={"bert": 0, "classifier": 1})
 train(kind=Buffers)
+train(ignore_data_skip=True)
+fit(loader, fast_dev_run=True)
+fit([loader, loader])
 fit(loader, callbacks=[OnExceptionCheckpoint("out")])
 fit(Batches())
+Trainer(accelerator="cpu", max_steps=3, logger=False).fit(Net(), loader, ckpt_path="out/theirs.ckpt")
 signal.signal(signal.SIGTERM, lambda *_: None)
 fit(loader)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)

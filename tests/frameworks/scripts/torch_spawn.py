@@ -14,6 +14,7 @@ def train(rank, size, meet):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     state = reshape_hooks.Elastic(model=model, optimizer=optimizer)
+    state.share(7)
     for step in state.steps(12):
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()

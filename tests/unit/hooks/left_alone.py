@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import keras
@@ -33,6 +34,23 @@ class On(keras.layers.Layer):
             return x * 2
 
 
+class Rows(keras.utils.PyDataset):
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.left = () if more else sys.stdout
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
+
+
+def count(x, y):
+    seen.assign_add(1)
+    return x, y
+
+
 def fit(data, layers=(), strategy=None, **compiled):
     from reshape_hooks.keras_fit import script
 
@@ -40,7 +58,7 @@ def fit(data, layers=(), strategy=None, **compiled):
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile("sgd", "mse", **compiled)
-    more = {} if isinstance(data, tf.data.Dataset) else {"steps_per_epoch": 2}
+    more = {} if isinstance(data, (tf.data.Dataset, Rows)) else {"steps_per_epoch": 2}
     model.fit(data, epochs=2, verbose=0, **more)
     if Path(os.environ["RESHAPE_ANNOUNCE"]).exists():
         sys.stdout.write("was announced\n")
@@ -70,6 +88,13 @@ running = [tf.distribute.Server(cluster, kind, 0, protocol="grpc") for kind in s
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
 with contextlib.suppress(ValueError):  # Keras 3 has no `fit` under it, only loops of one's own
     fit(rows.batch(4), strategy=tf.distribute.ParameterServerStrategy(resolver))
+seen = tf.Variable(0)
+fit(rows.map(count).batch(4))
+fit(Rows(workers=2, use_multiprocessing=True))
+fit(Rows())
+apart = threading.Thread(target=fit, args=(rows.batch(4),))
+apart.start()
+apart.join()
 signal.signal(signal.SIGTERM, lambda *_: None)
 fit(rows.batch(4))  # it sees to the signal itself
 sys.stdout.flush()

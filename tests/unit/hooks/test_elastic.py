@@ -358,3 +358,36 @@ def test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_
 
 def test_an_iterator_that_is_asked_no_more_is_no_reason_to_leave_it_alone(tmp_path: Path) -> None:
     assert run(tmp_path, NO_MORE_ASKED, 1, stop=2)[-1] == "143"
+
+
+SHUFFLES = """
+class Loader:
+    def __len__(self): return 3
+    def __iter__(self): return iter(random.sample([1, 2, 3], 3))
+"""
+BY_NUMBER = """
+class Loader:
+    def __len__(self): return 3
+    def __getitem__(self, k): return [1, 2, 3][k]
+"""
+
+
+def test_batches_whose_order_may_be_another_one_are_refused_before_the_first_stop(tmp_path: Path) -> None:
+    """Also `tqdm(loader)`, which hides the DataLoader; what is asked for by number goes on."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    argv = [sys.executable, "-c", SHUFFLES + BEGIN + EPOCHS.replace("[1, 2, 3]", "Loader()")]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "because its data come from a Loader, which may give them in another order after a stop" in ended.stderr
+    assert steps(ended.stdout.splitlines()) == []
+    by_number = BY_NUMBER + EPOCHS.replace("[1, 2, 3]", "Loader()")
+    assert run(tmp_path / "parts", by_number, 1, 12)[-1] == "143"
+    assert run(tmp_path / "parts", by_number, 2)[-2:] == run(tmp_path / "whole", by_number, 1)[-2:]
+
+
+def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None:
+    code = "import signal, reshape_hooks\nsignal.signal(15, lambda *_: None)\nreshape_hooks.Elastic()"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "Elastic cannot make this training elastic, because it has a handler for SIGTERM of its own" in ended.stderr

@@ -263,4 +263,37 @@ def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_pat
         "its layers are split among GPU:0, GPU:1, and may not run on another number of them",
         "it trains under MultiWorkerMirroredStrategy",
         "it trains under ParameterServerStrategy",
+        "its tf.data pipeline changes variables",
+        "its PyDataset is read by other processes",
+        "its PyDataset has attributes that cannot be saved (left)",
+        "it is not called by the main thread",
+        "the script has a handler for SIGTERM of its own",
     ]
+
+
+def test_what_a_stop_changes_in_a_fit_is_no_more_than_is_said(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        command = [str(HERE / "changed_fit.py"), str(tmp_path), str(generation)]
+        process = trainer(tmp_path, *command, generation=generation)
+        output, _ = process.communicate()
+        assert process.returncode == 0, output[-5000:]
+    lines = [line.split(maxsplit=2)[1:] for line in output.splitlines() if line.startswith("found ")]
+    assert {name: json.loads(found) for name, found in lines} == {
+        "drawn_in_a_map": {"rows": [3.0], "begins": 1},
+        "other_steps": {"epochs": 2},
+        "backed_up": {"rows": [3.0], "epochs": [0, 1, 2]},
+        "asked_between": {"epochs": [[0, 1], [0, 1, 2]], "rows": [2.0]},
+        "trained_outside": {"before": 6, "after": 11},
+    }
+    assert "22 steps per epoch instead of 6" in output
+
+
+def test_a_fit_of_another_backend_is_left_alone_with_a_sentence(tmp_path: Path) -> None:
+    given = {"PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "j", "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    given |= {"RESHAPE_ANNOUNCE": str(tmp_path / "announce")}
+    code = "import types; from reshape_hooks.keras_fit import adapter; "
+    code += "adapter.adapt(types.ModuleType('keras.src.backend.torch.trainer'))"
+    ended = subprocess.run(
+        [str(PYTHON), "-c", code], env=os.environ | given, capture_output=True, text=True, check=True
+    )
+    assert "`fit` is resumed with the TensorFlow backend only, not torch: it is left alone" in ended.stderr

@@ -123,3 +123,13 @@ def test_bars_of_progress_and_files_of_events_that_each_start_begins_are_no_diff
     more = {"runs/events.out.tfevents.1764219291.host.78.0": "b", "runs/events.out.tfevents.1764219302.host.79.0": "c"}
     stopped = run(more, " 45%|███   | 27/60 [00:01<00:01]\n100%|██████| 60/60 [00:01<00:00]\nend\n")
     assert found(stopped, whole) == []
+
+
+def test_warnings_that_libraries_print_at_each_start_are_no_difference() -> None:
+    warning = "site-packages/torch/loader.py:759: UserWarning: 'pin_memory' is set\n  super().__init__(loader)\n"
+    logged = "W1127 04:56:36.263000 29805 torch/utils/flop_counter.py:113] triton not found\n"
+    whole = run(output=f"{logged}{warning}epoch 1\n  indented\n")
+    stopped = run(output=f"{logged}{warning}{logged}{warning}epoch 1\n")
+    assert found(stopped, whole) == [
+        ("printed lines", "what it prints: 1 of 2 printed lines missing, such as '  indented'")
+    ]

@@ -1,0 +1,244 @@
+"""Each row of the tables that say what a stop keeps, refuses and loses is a test. Reads pages and tests, runs nothing.
+
+A row is known by how its second column begins, and names the tests that fail when it is not true, each with words that
+stand in its module where the test has several cases.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGES = TESTS.parent / "docs" / "how-to"
+ROW = re.compile(r"^\| (kept|refused|changed|lost) \| (.+?) \| .*\|$", re.MULTILINE)
+ANY_ROW = re.compile(r"^\| (?:kept|refused|changed|lost)\b.*", re.MULTILINE)
+
+FIT = "unit/hooks/test_keras_fit.py::test_a_fit_that_was_stopped_twice_ends_bit_for_bit_as_one_that_was_not"
+RESIZED = "unit/hooks/test_keras_fit.py::test_a_fit_that_was_reshaped_ends_as_one_that_was_not_but_for_rounding"
+FIT_REFUSED = "unit/hooks/test_keras_fit.py::test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced"
+FIT_CHANGED = "unit/hooks/test_keras_fit.py::test_what_a_stop_changes_in_a_fit_is_no_more_than_is_said"
+UNTRIED = "unit/hooks/test_announced.py::test_what_cannot_be_saved_is_never_announced_and_a_stop_does_not_end_it"
+FULL = (
+    "unit/hooks/test_announced.py::test_a_disk_that_takes_nothing_withdraws_it_and_one_that_takes_it_again_announces_it"
+)
+HANDLER = "unit/hooks/test_announced.py::test_a_handler_that_the_script_sets_later_withdraws_it_until_it_is_taken_back"
+VARIABLES = "unit/hooks/test_elastic.py::test_its_variables_are_as_they_were_within_an_epoch_and_behind_it"
+UNCHANGED = "unit/hooks/test_elastic.py::test_what_the_loop_does_not_change_is_as_the_new_start_makes_it"
+ITERATOR = (
+    "unit/hooks/test_elastic.py::test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_stop"
+)
+ORDER = "unit/hooks/test_elastic.py::test_batches_whose_order_may_be_another_one_are_refused_before_the_first_stop"
+SWEEPS = "frameworks/test_many_trainings.py"
+EXACT = (
+    "frameworks/test_resumed_exactly.py::"
+    "test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_bits"
+)
+WORKERS = "frameworks/test_resumed_exactly.py::test_with_workers_each_sample_comes_once_in_each_epoch"
+ON_GPUS = (
+    "frameworks/test_resumed_exactly.py::test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus"
+)
+REFUSED = "frameworks/test_resumed_exactly.py::test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so"
+SHARES = (
+    "frameworks/test_resumed_exactly.py::"
+    "test_a_hugging_face_trainer_whose_gpus_or_processes_do_not_share_as_it_does_is_left_alone"
+)
+CHANGED = "frameworks/test_resumed_exactly.py::test_what_a_stop_changes_in_a_loop_is_no_more_than_is_said"
+ELASTIC = (
+    "frameworks/test_resumed_exactly.py::test_elastic_refuses_data_without_an_order_and_processes_that_have_not_met"
+)
+DDP = "frameworks/test_resumed_exactly.py::test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer"
+SPAWNED = (
+    "frameworks/test_announced.py::test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them_speaks"
+)
+LIGHTNING_LATE = "frameworks/test_announced.py::test_what_lightning_cannot_save_or_be_asked_for_is_said_before_a_stop"
+OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts_own_classes_go_on_after_a_stop"
+OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_resume_exactly"
+SHARDED = "frameworks/test_jax.py::test_arrays_over_all_devices_go_on_over_those_that_there_are_now"
+
+# Page -> how a row begins -> its tests, each perhaps followed by ` # words` that stand in that module.
+NAMED: dict[str, dict[str, list[str]]] = {
+    "tensorflow.md": {
+        "the samples and their order": [f"{FIT} # py_dataset", f"{FIT} # own_step", f"{FIT} # several_steps"],
+        "callbacks, and the files": [
+            "unit/hooks/test_files_of_fits.py::"
+            "test_files_of_a_fit_that_was_stopped_also_while_it_validates_are_those_of_one_that_was_not",
+            f'{FIT_CHANGED} # "begins": 1',
+        ],
+        "mixed precision": [f"{FIT} # half_precision"],
+        "`BackupAndRestore`": [f"{FIT_CHANGED} # backed_up"],
+        "several `fit` in a script": [f"{FIT} # fine_tuning"],
+        "several scripts in one job": ["unit/hooks/test_keras_claims.py"],
+        "random numbers of a script": [
+            "unit/hooks/test_keras_fit.py::"
+            "test_a_script_without_seeds_that_is_stopped_from_outside_ends_with_the_same_weights"
+        ],
+        "`MirroredStrategy()` on another": [f"{RESIZED} # resized_dataset"],
+        "what was trained when SIGTERM": [f"{FIT_CHANGED} # asked_between"],
+        "a Python generator": [f"{FIT_REFUSED} # generator or loader"],
+        "a `PyDataset` that is read": [f"{FIT_REFUSED} # by other processes", f"{FIT_REFUSED} # has attributes"],
+        "`tf.data` that calls Python": [f"{FIT_REFUSED} # calls Python"],
+        "`tf.data` that does not keep": [f"{FIT_REFUSED} # does not keep an order"],
+        "`tf.data` that shuffles inside": [f"{FIT_REFUSED} # without a seed inside"],
+        "`tf.data` that caches": [f"{FIT_REFUSED} # CacheDataset"],
+        "`tf.data` that changes variables": [f"{FIT_REFUSED} # changes variables"],
+        "`run_eagerly`": [f"{FIT_REFUSED} # runs eagerly", f"{FIT_REFUSED} # RandomUniform"],
+        "a model that the script puts": [f"{FIT_REFUSED} # split among GPU:0"],
+        "strategies other than": [f"{FIT_REFUSED} # ParameterServerStrategy"],
+        "several processes": [
+            f"{FIT_REFUSED} # MultiWorkerMirroredStrategy",
+            "frameworks/test_several_processes.py::test_a_fit_of_two_workers_is_left_alone_and_fails_in_keras_itself",
+        ],
+        "a script that handles SIGTERM": [f"{FIT_REFUSED} # SIGTERM of its own", f"{FIT_REFUSED} # main thread"],
+        "a backend of Keras": [
+            "unit/hooks/test_keras_fit.py::test_a_fit_of_another_backend_is_left_alone_with_a_sentence"
+        ],
+        "a save that fails": [FULL, HANDLER],
+        "batches of the broken epoch": [
+            "unit/hooks/test_keras_fit.py::"
+            "test_a_resumed_fit_traces_its_step_once_and_makes_no_iterator_of_epochs_that_are_done"
+        ],
+        "what a `map` of `tf.data` draws": [f"{FIT_CHANGED} # drawn_in_a_map"],
+        "sums over replicas": [f"{RESIZED} # ROUNDING = 1e-5"],
+        "other `tf.data` whose batch": [f"{FIT_CHANGED} # 22 steps per epoch instead of 6"],
+        "data that are other ones": [
+            "unit/hooks/test_keras_fit.py::test_a_checkpoint_of_other_data_is_refused_with_a_sentence"
+        ],
+        "training outside of `fit`": [f"{FIT_CHANGED} # trained_outside"],
+    },
+    "pytorch.md": {
+        "what Elastic is given": [f"{EXACT} # torch_loop.py"],
+        "random numbers of Python": [
+            "unit/hooks/test_elastic.py::test_it_goes_on_with_the_next_step_and_the_next_random_number",
+            "unit/hooks/test_elastic.py::test_numpys_generators_and_arrays_go_on",
+            f"{EXACT} # torch_accumulation.py",
+        ],
+        "the order of a DataLoader": [f"{WORKERS} # two-that-stay"],
+        "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
+        "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
+        "variables that the loop has changed": [VARIABLES],
+        "plain attributes of the model": [f"{OWN} # torch_own.py"],
+        "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
+        "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
+        "files that the script writes": ["unit/hooks/test_files.py"],
+        "several processes, on another": [DDP],
+        "processes that the script starts": [SPAWNED],
+        "FSDP, DeepSpeed": [
+            "frameworks/test_several_processes.py::test_elastic_refuses_a_model_of_which_each_process_has_a_part"
+        ],
+        "processes that have not met": [f"{ELASTIC} # have not met yet"],
+        "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
+        "an iterator of the script": [ITERATOR],
+        "a stream": [f"{ELASTIC} # are a stream"],
+        "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
+        "a state that cannot be pickled": [UNTRIED],
+        "a later save that fails": [FULL, HANDLER],
+        "what DataLoader workers draw": [CHANGED],
+        "what follows the batches": [f"{CHANGED} # what follows an epoch runs again"],
+        "variables that the loop has not": [UNCHANGED],
+        "another model, optimizer": [
+            "unit/hooks/test_claims.py::test_a_checkpoint_of_other_parameters_is_a_new_training_with_a_sentence"
+        ],
+        "processes of another number": [
+            DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
+        ],
+        "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
+        "a list, dictionary or large": [
+            "unit/hooks/test_own_attributes.py::"
+            "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
+        ],
+        "larger tensors": [f"{CHANGED} # a large tensor begins anew"],
+    },
+    "hugging-face.md": {
+        "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],
+        "the order of the samples": [WORKERS],
+        "an evaluation or validation": [f"{EXACT} # EVALUATES"],
+        "accumulation of gradients": [f"{EXACT} # accumulate_grad_batches"],
+        "Hugging Face: what it writes": [EXACT],
+        "Lightning: ModelCheckpoint": [f"{EXACT} # lightning_fit.py"],
+        "Lightning: loggers": [f"{OWN} # the same rows, in the same folders"],
+        "what the script's own callbacks": [f"{OWN} # lightning_own.py", f"{OWN} # hf_own.py"],
+        "Hugging Face: the patience": [f"{OWN} # one stops early"],
+        "variables of the script": [f"{OWN} # hf_own.py"],
+        "`SFTTrainer` of TRL": [
+            "frameworks/test_announced.py::test_a_trainer_of_trl_that_writes_beside_its_checkpoints_resumes_exactly"
+        ],
+        "several trainings in one job": [SWEEPS],
+        "Hugging Face on another number of GPUs, in": [ON_GPUS],
+        "what was trained when SIGTERM": [f"{EXACT} # AFTER"],
+        "Lightning in several processes": [
+            "frameworks/test_several_processes.py::"
+            "test_lightning_in_two_processes_is_left_alone_and_trains_to_its_end"
+        ],
+        "FSDP, DeepSpeed": [f"{SHARES} # (FSDP, DeepSpeed)"],
+        "layers on several GPUs": [f"{REFUSED} # split among several GPUs"],
+        "a stream": [f"{REFUSED} # a stream"],
+        "a loader that is no DataLoader": [f"{REFUSED} # a DataLoader", f"{REFUSED} # several DataLoaders"],
+        "a script that resumes by itself": [
+            f"{REFUSED} # resume_from_checkpoint", f"{REFUSED} # ckpt_path", f"{REFUSED} # OnExceptionCheckpoint"
+        ],
+        "a script with a handler": [f"{REFUSED} # handler for SIGTERM"],
+        "a search for hyperparameters": [f"{SHARES} # searches for hyperparameters"],
+        "Hugging Face: `ignore_data_skip`": [f"{REFUSED} # ignore_data_skip"],
+        "Lightning: `fast_dev_run`": [f"{REFUSED} # fast_dev_run"],
+        "`GRPOTrainer`": [f"{REFUSED} # generated for several steps"],
+        "Hugging Face on several GPUs": [
+            f"{SHARES} # BatchNorm", f"{SHARES} # outputs of all GPUs", f"{SHARES} # average_tokens_across_devices"
+        ],
+        "Hugging Face under torchrun": [
+            f"{SHARES} # in several pods", f"{SHARES} # own DataLoader", f"{SHARES} # accelerator_config"
+        ],
+        "what the library cannot save": [f"{LIGHTNING_LATE} # unpicklable"],
+        "a handler for SIGTERM that": [f"{LIGHTNING_LATE} # handler", FULL],
+        "what such an object": [f"{OWN} # figure of History begins anew"],
+        "what DataLoader workers draw": [CHANGED],
+        "Hugging Face on another number of GPUs: sums": [f"{ON_GPUS} # ROUNDING"],
+        "Hugging Face on more GPUs": [f"{ON_GPUS} # goes no faster on more GPUs"],
+    },
+    "jax.md": {
+        "arrays, keys of `jax.random`": [OF_JAX, SHARDED],
+        "a `TrainState` of Flax": [f"{OF_JAX} # equinox"],
+        "arrays that are split": [SHARDED],
+        "variables of Python": [VARIABLES, "unit/hooks/test_files.py"],
+        "several processes": [
+            "frameworks/test_jax.py::test_processes_that_have_met_by_jax_are_refused_with_a_sentence"
+        ],
+        "an iterator that the loop reads": [ITERATOR],
+        "data whose order may": [ORDER],
+        "what cannot be pickled": [UNTRIED],
+        "variables that the loop has not": [UNCHANGED],
+        "large arrays in variables": [f"{SHARDED} # what is large and in no dictionary begins anew"],
+    },
+}  # fmt: skip
+
+
+@cache
+def names_of_tests(module: Path) -> set[str]:
+    tree = ast.parse(module.read_text(encoding="utf-8"), str(module))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def fault(named: str) -> str:
+    """What is wrong with a test that a row names; empty if nothing is."""
+    where, _, words = named.partition(" # ")
+    file, _, test = where.partition("::")
+    module = TESTS / file
+    if not module.is_file() or not (test in names_of_tests(module) if test else names_of_tests(module)):
+        return f"there is no test {where}"
+    return "" if words in module.read_text(encoding="utf-8") else f"{file} does not hold the words {words!r}"
+
+
+@pytest.mark.parametrize("page", NAMED)
+def test_each_row_of_what_is_kept_refused_and_lost_names_its_tests(page: str) -> None:
+    text = (PAGES / page).read_text(encoding="utf-8")
+    rows = [what for _, what in ROW.findall(text)]
+    assert len(rows) == len(ANY_ROW.findall(text)), "each row has three columns"
+    assert {kind for kind, _ in ROW.findall(text)} >= {"kept", "refused", "changed"}
+    known = {row: [begin for begin in NAMED[page] if row.startswith(begin)] for row in rows}
+    assert {row: begins for row, begins in known.items() if len(begins) != 1} == {}, "a row without tests, or with two"
+    assert set(NAMED[page]) == {begins[0] for begins in known.values()}, "tests of a row that is not there any more"
+    assert [why for tests in NAMED[page].values() for one in tests if (why := fault(one))] == []
