@@ -392,7 +392,7 @@ def test_elastic_refuses_data_without_an_order_and_processes_that_have_not_met(t
     argv = [python, str(SCRIPTS / "torch_refused.py")]
     ended = subprocess.run(argv, cwd=tmp_path, env=os.environ | given, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    words = ["its data are a stream", "its data come from a tqdm", "its processes have not met yet"]
+    words = ["its processes have not met yet", "its data are a stream", "its data come from a tqdm"]
     said = [line for line in ended.stdout.splitlines() if line.startswith("Elastic cannot make")]
     assert len(said) == len(words), said
     for line, word in zip(said, words, strict=True):

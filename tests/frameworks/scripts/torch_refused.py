@@ -1,4 +1,4 @@
-"""Data that Elastic refuses, a line for each; and processes that have not met."""
+"""Processes that have not met, and data that Elastic refuses: a line for each."""
 
 import os
 
@@ -18,17 +18,16 @@ class Stream(torch.utils.data.IterableDataset):
 
 def ask(loader):
     try:
-        for _ in reshape_hooks.Elastic().epochs(1):
-            for _ in reshape_hooks.Elastic().batches(loader):
+        state = reshape_hooks.Elastic()
+        for _ in state.epochs(1):
+            for _ in state.batches(loader):
                 raise AssertionError("it was taken")
     except SystemExit as refused:
         print(refused, flush=True)
 
 
+os.environ["WORLD_SIZE"] = "2"  # as torchrun says
+ask(None)
+del os.environ["WORLD_SIZE"]
 ask(torch.utils.data.DataLoader(Stream(), batch_size=2))
 ask(tqdm(torch.utils.data.DataLoader(torch.ones(4, 2)), disable=True))
-os.environ["WORLD_SIZE"] = "2"
-from reshape_hooks.adapters import session  # noqa: E402
-
-session._sessions.clear()  # as in a process of its own
-ask(None)

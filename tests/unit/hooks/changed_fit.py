@@ -1,4 +1,4 @@
-"""Fits of which a stop changes something; run by `test_keras_fit.py`, with a folder and a generation.
+"""Fits of which a stop changes something; run by `test_keras_fit.py`, with a folder.
 
 The first generation stops each of them; the second one prints what it finds in the end.
 """
@@ -80,7 +80,7 @@ WAYS = {
     trained_outside: None,
 }
 for way, stop in WAYS.items():
-    folder, generation = Path(sys.argv[1], way.__name__), sys.argv[2]
+    folder, generation = Path(sys.argv[1], way.__name__), os.environ["RESHAPE_GENERATION"]
     folder.mkdir(exist_ok=True)
     fits.begin_anew(folder, generation)
     fits.Stop.at, fits.Stop.fits = stop if generation == "1" else None, 0

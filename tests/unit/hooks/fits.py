@@ -1,6 +1,7 @@
 """Trains with plain `model.fit` in many ways, each as if it were a script of its own; run by `test_keras_fit.py`.
 
-Called as a process: folder, generation, and a JSON object that says at which fit, epoch and batch which way is stopped.
+Called as a process with a folder, alike in each generation. The variable STOPS says at which fit, epoch and batch which
+way is stopped.
 It imports nothing of ours but what begins a new script in the same process, as each start of TensorFlow takes seconds.
 """
 
@@ -320,11 +321,11 @@ def begin_anew(folder, generation):
 
 
 def main():
-    root, generation, stops = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    root, generation, stops = Path(sys.argv[1]), os.environ["RESHAPE_GENERATION"], json.loads(os.environ["STOPS"])
     for way in WAYS:
         folder = root / way.__name__
         folder.mkdir(exist_ok=True)
-        if (folder / "ended").exists() or (len(sys.argv) > 4 and way.__name__ not in sys.argv[4:]):
+        if (folder / "ended").exists() or (len(sys.argv) > 2 and way.__name__ not in sys.argv[2:]):
             continue
         begin_anew(folder, generation)
         Stop.at, Stop.fits = stops.get(way.__name__), 0

@@ -65,10 +65,9 @@ def test_a_folder_of_each_start_is_a_difference() -> None:
 
 
 def test_numbers_with_many_digits_are_no_dates() -> None:
-    assert found(run(output="mean 0.2012310199\n"), run(output="mean 0.1912010299\n")) == [
-        ("printed lines", "what it prints: 1 of 1 printed lines other, such as 'mean 0.2012310199' instead of "
-         "'mean 0.1912010299'")
-    ]  # fmt: skip
+    for was, now in (("mean 0.19991130", "mean 0.20121031"), ("tokens 12345678", "tokens 87654321")):
+        sentence = f"what it prints: 1 of 1 printed lines other, such as {now!r} instead of {was!r}"
+        assert found(run(output=now), run(output=was)) == [("printed lines", sentence)]
 
 
 def test_what_is_steady_beside_what_varies_by_itself_is_compared() -> None:
