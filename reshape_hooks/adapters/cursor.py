@@ -5,14 +5,17 @@ Promises: see `order`, which puts these into the DataLoaders of PyTorch. Needs n
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reshape_hooks import seeds
+from reshape_hooks.adapters import variables
 
 MOST_AHEAD = 8  # batches that a library fetches before it needs them
+OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # follow the number of GPUs
 cursors: list[Cursor] = []
 
 
@@ -27,6 +30,7 @@ class Cursor:
         self.saved = dict(saved) if saved else None  # what `state` returned, until the epoch is resumed
         self.fetched = 0
         self.generators: list[Any] = []
+        self.samplers: list[Any] = []  # of the script's own classes
         self.opened: dict[str, Any] = {}
         self.order: dict[str, Any] = {}
         self.before: deque[dict[str, Any]] = deque(maxlen=MOST_AHEAD)
@@ -54,6 +58,8 @@ class Cursor:
         samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
         found = [getattr(one, "generator", None) for one in samplers]
         self.generators = [one for one in dict.fromkeys(found) if one is not None]
+        own = [one for one in (indices, *samplers[1:]) if variables.is_own(type(one)) and hasattr(one, "__dict__")]
+        self.samplers = list({id(one): one for one in own}.values())
         saved, self.saved = self.saved, None
         if saved:
             self._restore(saved["opened"])
@@ -98,11 +104,14 @@ class Cursor:
             if self.seeded:
                 self._restore(self.opened)
                 self.seeded = False
-            self.order = self._streams()
+            self.order = {**self._streams(), "samplers": [_attributes(one) for one in self.samplers]}
             yield from indices
             return
         now, self.order = self._streams(), saved["order"]
         self._restore(self.order)
+        for one, kept in zip(self.samplers, self.order.get("samplers", ())):
+            held = vars(one)
+            held.update({name: variables.unpack(value, held.get(name)) for name, value in kept.items()})
         rest = iter(indices)
         skip = saved.get("skip", saved["fetched"])
         first = list(itertools.islice(rest, skip, skip + 1))
@@ -117,6 +126,17 @@ class Cursor:
         seeds.restore(states)
         for k, state in enumerate(states["generators"][: len(self.generators)]):
             self.generators[k].set_state(state)
+
+
+def _attributes(sampler: Any) -> dict[str, variables.Packed]:
+    """Return copies of what a sampler of the script draws its order by: its generators, numbers and lists."""
+    found = {}
+    for name, value in vars(sampler).items():
+        with contextlib.suppress(Exception):  # it is too large, or what the script's own objects raise
+            packed = variables.pack(value, variables.Packing({id(sampler)}))
+            if name not in OF_RANKS and packed.kind not in ("object", variables.AS_IT_IS.kind):
+                found[name] = packed
+    return found
 
 
 def seeds_workers_that_stay(loader: Any) -> bool:

@@ -22,6 +22,19 @@ class Shuffled:
         yield from random.sample(range(EPOCH), EPOCH)
 
 
+class Buckets(Shuffled):
+    """As a sampler of the script that has a generator of its own, and counts its epochs."""
+
+    def __init__(self) -> None:
+        self.generator_of_its_own, self.epochs = random.Random(3), 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = [*range(EPOCH)]
+        self.generator_of_its_own.shuffle(order)
+        self.epochs += 1
+        yield from order
+
+
 class Drawn:
     """An iterator over a loader; it has an order for itself, of which it draws `ahead` at once and then one each."""
 
@@ -44,8 +57,8 @@ class Drawn:
 
 
 class Loader:
-    def __init__(self, ahead: int, stays: bool) -> None:
-        self.batch_sampler, self.sampler = Shuffled(), None
+    def __init__(self, ahead: int, stays: bool, order: Callable[[], Shuffled]) -> None:
+        self.batch_sampler, self.sampler = order(), None
         self.ahead, self.persistent_workers, self._iterator = ahead, stays, None
 
     def iterator(self) -> Drawn:
@@ -60,8 +73,8 @@ class Loader:
 class Training:
     """Epochs over one loader, of which each batch draws a random number, as dropout does."""
 
-    def __init__(self, ahead: int, stays: bool, place: Any = None) -> None:
-        self.loader = Loader(ahead, stays)
+    def __init__(self, ahead: int, stays: bool, order: Callable[[], Shuffled], place: Any = None) -> None:
+        self.loader = Loader(ahead, stays, order)
         self.place = place
         self.seen: list[tuple[int, float]] = []
 
@@ -79,10 +92,12 @@ class Training:
         return cursor.state(EPOCH)
 
 
-def trained(ahead: int, stays: bool, stops: list[tuple[int, int]]) -> list[tuple[int, float]]:
+def trained(
+    ahead: int, stays: bool, stops: list[tuple[int, int]], order: Callable[[], Shuffled] = Shuffled
+) -> list[tuple[int, float]]:
     """Three epochs, each one stopped where `stops` names it and how many of its batches came by then."""
     random.seed(4)
-    training = Training(ahead, stays)
+    training = Training(ahead, stays, order)
     seen: list[tuple[int, float]] = []
     for epoch in range(3):
         done = 0
@@ -90,7 +105,7 @@ def trained(ahead: int, stays: bool, stops: list[tuple[int, int]]) -> list[tuple
             place = training.epoch(stop_at, done)
             seen += training.seen
             random.seed(99)  # the new process
-            training, done = Training(ahead, stays, place), stop_at
+            training, done = Training(ahead, stays, order, place), stop_at
         training.epoch(None, done)
         seen += training.seen
         training.seen = []
@@ -108,3 +123,13 @@ def test_an_iterator_that_makes_two_orders_and_draws_from_one_finds_its_place(
     undisturbed = trained(ahead, stays and ahead > 0, [])
     assert sorted(sample for sample, _ in undisturbed) == sorted([*range(EPOCH)] * 3)
     assert trained(ahead, stays and ahead > 0, stops) == undisturbed
+
+
+@pytest.mark.parametrize("ahead", [0, 2], ids="{}-ahead".format)
+@pytest.mark.parametrize("stops", [[(0, 1)], [(1, 3), (1, 7)], [(0, 2), (1, 11), (2, 1)]], ids=str)
+def test_a_sampler_that_draws_from_a_generator_of_its_own_gives_the_same_order(
+    ahead: int, stops: list[tuple[int, int]]
+) -> None:
+    undisturbed = trained(ahead, False, [], Buckets)
+    assert trained(ahead, False, stops, Buckets) == undisturbed
+    assert len({tuple(sample for sample, _ in undisturbed[k * EPOCH :][:EPOCH]) for k in range(3)}) == 3
