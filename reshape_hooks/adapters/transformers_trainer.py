@@ -38,6 +38,7 @@ SPEEDS = ("train_samples_per_second", "train_steps_per_second")
 SETTINGS = ("learning_rate", "weight_decay", "lr_scheduler_type", "seed", "data_seed", "label_smoothing_factor")
 FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
 WHILE_SAVING = {"save_total_limit": None, "push_to_hub": False, "save_only_model": False}
+OF_TRL = ("_metrics", "_stored_metrics", "_total_train_tokens")  # what its trainers log the means of, and tokens so far
 EVERYTHING = 10**18  # batches
 
 
@@ -233,6 +234,8 @@ class ElasticTrain:
                 if name in logs:
                     logs[name] = round(logs[name] * here_s / whole_s, 3)
         type(self.trainer).log(self.trainer, logs, *args, **kwargs)
+        if self.due and not self.due["flags"]["should_log"]:  # TRL's trainers begin new sums behind it
+            self.due["variables"] = self.variables.state()
 
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
         """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
@@ -371,6 +374,7 @@ def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
         *(Object(f"callback {callbacks.index(one)}", one) for one in stateful),
         *own_attributes.of_script("", helpers),
         *own_attributes.named_in_code("trainer", trainer, callbacks),
+        Object("sums of the trainer", trainer, OF_TRL),
         *own_attributes.of_modules("model", trainer.model, [trainer, *callbacks]),
     ]
     parts = [trainer, trainer.model, trainer.optimizer, trainer.lr_scheduler, *callbacks, *helpers]

@@ -19,5 +19,6 @@ arguments = SFTConfig(
 )  # fmt: skip
 trainer = SFTTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
 trainer.train()
-print("measured", [one["loss"] for one in trainer.state.log_history if "loss" in one], flush=True)
+logged = ("loss", "num_tokens", "mean_token_accuracy", "entropy")  # the last ones from sums of TRL's own
+print("measured", [[one[name] for name in logged] for one in trainer.state.log_history if "loss" in one], flush=True)
 torch.save(model.state_dict(), sys.argv[1])
