@@ -19,6 +19,7 @@ AGAIN_S, AGAIN_STOPPING_S = 10.0, 1.0  # after a save that has failed, until the
 AGAIN_SHARE = 20  # at most one part of so many of a training's time is spent on saves that fail
 TAKEN = "the script has set a handler for SIGTERM of its own, to which a stop would go"
 OTHER_GPUS = "the script has set CUDA_VISIBLE_DEVICES itself, to GPUs that the job was not given; remove that line"
+reasons: list[str] = []  # why no training of this process may be stopped now, of those who know
 
 
 class Announced:
@@ -36,15 +37,14 @@ class Announced:
         self.stop.idle = self._begun = self._tried = False
         self._barred = ""
         self.stop.listen()
-        if resumed and not chooses_gpus():
+        if resumed and not _barred():
             self.outcome(None)
 
     def stepped(self) -> None:
         """A step was done: look whether a stop would still come to us, and whether it would free what it shall."""
         self._begun = True
         was, self._barred = self._barred, "" if self.stop.ours() else TAKEN
-        if not self._barred and chooses_gpus():
-            self._barred = OTHER_GPUS
+        self._barred = self._barred or _barred()
         if self._barred and self._barred != was:
             self.stop.withdraw(self._barred)
             if self.stop.file:
@@ -100,6 +100,11 @@ class Announced:
         self.stop.withdraw(why)
         if self.stop.ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _barred() -> str:
+    """Return why this process keeps its GPUs, whatever is saved of its trainings; empty if nothing keeps them."""
+    return OTHER_GPUS if chooses_gpus() else next(iter(reasons), "")
 
 
 def chooses_gpus() -> bool:

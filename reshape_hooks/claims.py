@@ -21,7 +21,7 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +45,19 @@ _ours: dict[Path, set[int]] = {}  # folder -> the claims of this process
 
 
 class OfTraining(plain.Checkpoints):
-    """The checkpoints of one training. `number`: of its claim."""
+    """The checkpoints of one training. `number`: of its claim. `before`: steps of those that have ended before it."""
 
-    def __init__(self, here: plain.Environment, number: int) -> None:
-        self.root, self.number = Path(here.checkpoints), number
+    def __init__(self, here: plain.Environment, number: int, before: int = 0) -> None:
+        self.root, self.number, self.before = Path(here.checkpoints), number, before
         self.name = plain.training_name(number)
         super().__init__(self.root / self.name, here.job_id, here.generation)
         self.prefix = self.name and self.name + plain.BEHIND_TRAINING
         given, _, name = (here.prefer or "").rpartition(plain.BEHIND_TRAINING)
         self.prefer = name if name and given == self.name else None
 
-    def finish(self) -> None:
-        """The training has come to its end: another one of this generation is not this one."""
-        _mark(self.root, {self.number}, FINISHED)
+    def finish(self, steps: int) -> None:
+        """The training has come to its end after so many steps: another one of this generation is not this one."""
+        _mark(self.root, {self.number}, FINISHED, steps)
 
 
 def description(
@@ -125,13 +125,17 @@ def take(mine: dict[str, Any]) -> OfTraining:
         ours = _ours.setdefault(root, set())
         if not _at_end:
             _at_end.append(atexit.register(_leave))
+        before = 0
         try:
             with _index(root) as known:
                 number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)
+                alike = [one for one in known if one["state"] == FINISHED and one.get("process") == mine["process"]]
+                own = [one for one in alike if one["number"] in ours or one["generation"] < here.generation]
+                before = sum(one.get("steps", 0) for one in own)  # also of those that the script skips now
         except OSError:  # a disk that cannot be written to keeps nothing, and no training from its work
             number = max(ours, default=0) + 1
         ours.add(number)
-    return OfTraining(here, number)
+    return OfTraining(here, number, before)
 
 
 def _claimed(
@@ -166,6 +170,18 @@ def _is_free(root: Path, one: Mapping[str, Any], here: plain.Environment) -> boo
     if not held:
         _unlock(root, one["number"])
     return not held and (one["state"] == RUNS or not here.announce)
+
+
+def move(checkpoints: plain.Checkpoints, describe: Callable[[], dict[str, Any]]) -> None:
+    """Let these checkpoints be those of one training, where they are the job's and no training has claimed them yet.
+
+    They are moved once: all that the script makes of this object shares the claim.
+    """
+    here = plain.environment()
+    if checkpoints.claimed is not None or checkpoints.folder != Path(here.checkpoints) or not here.announce:
+        return
+    checkpoints.claimed = own = take(describe())
+    checkpoints.folder, checkpoints.prefix = own.folder, own.prefix
 
 
 def process() -> list[str]:
@@ -257,11 +273,11 @@ def _unlock(root: Path, number: int) -> None:
         fcntl.lockf(_files[root], fcntl.LOCK_UN, 1, number)
 
 
-def _mark(root: Path, numbers: set[int], state: str) -> None:
+def _mark(root: Path, numbers: set[int], state: str, steps: int = 0) -> None:
     with _one_at_a_time, contextlib.suppress(OSError), _index(root) as known:
         for one in known:
             if one["number"] in numbers and one["state"] != FINISHED:
-                one["state"] = state
+                one.update(state=state, steps=steps)
 
 
 def _leave() -> None:

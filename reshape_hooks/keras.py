@@ -2,7 +2,8 @@
 
 Promises that a training interrupted at any batch and resumed sees the same batches in the same order
 as one that was never interrupted. Keras' own BackupAndRestore (3.15) restores weights and
-the epoch, but not the batch in it. Called by training scripts; imports Keras and `plain`, nothing else of ours.
+the epoch, but not the batch in it. Each training of a job has checkpoints of its own (`claims`).
+Called by training scripts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import keras
 import numpy as np
 from keras.src import backend
 
-from reshape_hooks import plain
+from reshape_hooks import claims, plain
 from reshape_hooks.locks import GpuLocks
 
 MODEL = "model.keras"
@@ -50,6 +51,9 @@ def restore(checkpoints: plain.Checkpoints, position: Position, prefer: str | No
     Raises CheckpointError, also where the steps per epoch are not those of the checkpoint: the same
     batch could not be found again.
     """
+    _claim(checkpoints, position)
+    if checkpoints.claimed is not None:
+        prefer = checkpoints.claimed.prefer
     saved = checkpoints.newest(prefer)
     if saved is None:
         return None
@@ -61,6 +65,12 @@ def restore(checkpoints: plain.Checkpoints, position: Position, prefer: str | No
         )
     position.step = was["step"]
     return keras.models.load_model(saved.path / MODEL)
+
+
+def _claim(checkpoints: plain.Checkpoints, position: Position) -> None:
+    """Let each training of a job have checkpoints of its own."""
+    asked = {"total": position.total, "steps per epoch": position.steps_per_epoch}
+    claims.move(checkpoints, lambda: claims.description("restore", "SaveAndExit", arguments=asked))
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped where it is not installed
@@ -104,6 +114,7 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
         save_every: int = 0,
     ) -> None:
         super().__init__()
+        _claim(checkpoints, position)
         self.checkpoints, self.stop, self.position = checkpoints, stop, position
         self.save_every = save_every
         self.pace = plain.Pace(here.step_seconds)
@@ -125,6 +136,7 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
         plain.say(step=at.step, total=at.total, epoch=epoch, **values, **self.labels)
         if at.step >= at.total:
             self.model.stop_training = True
+            self._finish()
         elif self.stop.stopping:
             self._save_and_exit()
         elif self.stop.take_save() or (self.save_every and at.step % self.save_every == 0):
@@ -136,6 +148,12 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
         where = {"step": at.step, "epoch": at.epoch, "batch": at.batch, "steps_per_epoch": at.steps_per_epoch}
         self.checkpoints.save(at.step, {MODEL: self.model.save, POSITION: json.dumps(where).encode()})
         self.checkpoints.prune()
+
+    def _finish(self) -> None:
+        """Keep the result: a restart for a later training of this job finds that this one has ended."""
+        if self.checkpoints.claimed is not None:
+            self.save()
+            self.checkpoints.claimed.finish(self.position.step)
 
     def _save_and_exit(self) -> NoReturn:
         self.save()

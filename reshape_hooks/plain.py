@@ -328,6 +328,7 @@ class Checkpoints:
 
     label = ""
     prefix = ""  # of their names where others read them
+    claimed: Any = None  # the claim of the training whose checkpoints they are (`claims.move`)
 
     def __init__(self, folder: str | os.PathLike[str], job_id: str, generation: int) -> None:
         self.folder = Path(folder)

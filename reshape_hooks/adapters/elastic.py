@@ -23,7 +23,7 @@ from typing import Any
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
-from reshape_hooks.adapters.variables import Variables, iterators
+from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -83,6 +83,8 @@ class Elastic:
         self._saver = Saver(self._checkpoints, outcome=self._run.announced.outcome)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._waiting: dict[str, Any] = {}  # of `_own`, until a loop goes on
+        self._begun: dict[str, Any] = {}  # what stood when this epoch began, before the script prepared its batches
+        self._saved_parts: dict[str, Any] = {}  # what the script changes before its loop goes on, as it was saved
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
@@ -103,7 +105,6 @@ class Elastic:
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
-        self._restore_files()
         while self._step < total:
             yield self._step
             self._done()
@@ -113,13 +114,18 @@ class Elastic:
         """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
         self._epochs = total
         self._leave_if_asked()
-        self._variables.begin()
+        self._begun = self._waiting.get("begun", {})
+        self._variables.begin(self._begun.get("variables"))
         went_on.append((self._epoch, self._step))
-        self._restore_files()
+        if self._begun and self._epoch < total:
+            self._set_back()
+        else:
+            self._restore_files()
         while self._epoch < total:
+            self._begun = self._begun or self._epoch_begins()
             yield self._epoch
             self._epoch += 1
-            self._batch, self._cursor = 0, None
+            self._batch, self._cursor, self._begun = 0, None, {}
         self._end()
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -170,8 +176,27 @@ class Elastic:
             first = list(itertools.islice(rest, 1))  # before which one of accelerate opens nothing
         return itertools.chain(first, rest)
 
+    def _epoch_begins(self) -> dict[str, Any]:
+        """Return what the script may use to prepare the batches of an epoch: it does that again after a stop in it."""
+        dictionaries = {name: copies(part) for name, part in self._parts.items() if isinstance(part, dict)}
+        streams = seeds.streams(devices=True)
+        return {"streams": streams, "variables": self._variables.state(), "dictionaries": dictionaries}
+
+    def _set_back(self) -> None:
+        """Let the script prepare the batches of a broken epoch from what stood when that began."""
+        seeds.restore(self._begun["streams"])
+        for name, values in self._begun["dictionaries"].items():
+            refill(self._parts[name], values)
+
     def _goes_on(self, done: int) -> None:
-        """The loop begins, or goes on after so many of its steps: with its variables, gradients and random numbers."""
+        """The loop begins, or goes on after so many of its steps: with its variables, gradients and random numbers.
+
+        What the script has done since its epoch began it had done before the stop, too.
+        """
+        self._restore_files()
+        saved, self._saved_parts = self._saved_parts, {}
+        for name, state in saved.items():
+            _set_again(self._parts[name], state)
         self._variables.begin()
         self._variables.done()
         self._refuse_iterators()
@@ -242,6 +267,7 @@ class Elastic:
             "streams": seeds.streams(devices=True),
             "variables": self._variables.state(),
             "gradients": self._gradients.state(),
+            "begun": self._begun,
         }
 
     def _state(self, own: list[Any]) -> dict[str, Any]:
@@ -259,12 +285,15 @@ class Elastic:
         alone = self._ranks.size == 1
         state = self._ranks.share(_read(saved.path, alone) if self._ranks.rank == 0 else None)
         for name, part in self._parts.items():
+            saved_part = state["parts"][name]
             if isinstance(part, dict):
-                values = pytrees.restored(state["parts"][name], part)
+                values = pytrees.restored(saved_part, part)
                 part.clear()
                 part.update(values)
+                self._saved_parts[name] = copies(part)
             else:
-                part.load_state_dict(state["parts"][name])
+                part.load_state_dict(saved_part)
+                self._saved_parts[name] = _small(part, saved_part)
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
         self._iteration = at.get("iteration")  # not in checkpoints of older versions
@@ -288,6 +317,25 @@ def _keeps_order(loader: Any) -> bool:
     if isinstance(loader, (Sequence, dict, type({}.items()))) or hasattr(loader, "shape"):
         return True
     return hasattr(kind, "__getitem__") and not hasattr(kind, "__iter__")
+
+
+def _small(part: Any, saved: Any) -> Any:
+    """Return what a script may change of this part before it asks for the first batch, as stepping a scheduler does."""
+    if hasattr(part, "parameters"):
+        return None
+    if hasattr(part, "param_groups"):
+        return [{key: value for key, value in one.items() if key != "params"} for one in saved["param_groups"]]
+    return saved
+
+
+def _set_again(part: Any, small: Any) -> None:
+    if isinstance(part, dict):
+        refill(part, small)
+    elif hasattr(part, "param_groups"):
+        for group, values in zip(part.param_groups, small):
+            group.update(values)
+    elif small is not None:
+        part.load_state_dict(small)
 
 
 def _refused(why: session.LeftAlone) -> SystemExit:

@@ -2,7 +2,7 @@
 
 Promises: what holds functions (an optimizer, an activation) is saved without them and goes on with those that the
 script has made again; all else of it is as it was saved, on the devices where the script has it now. Called by
-`elastic`; imports JAX only where the script has.
+`elastic` and `variables`; imports JAX only where the script has.
 """
 
 from __future__ import annotations
@@ -43,6 +43,21 @@ def keep(part: dict[Any, Any]) -> dict[Any, Any]:
 def restored(saved: dict[Any, Any], live: dict[Any, Any]) -> dict[Any, Any]:
     """Return what `keep` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
     return {name: _fill(name, value, live.get(name)) for name, value in saved.items()}
+
+
+def packed(value: Any) -> Any:
+    """Return an array, a key, or what holds some, in a form that can be pickled."""
+    jax = sys.modules["jax"]
+    return _leaf(jax, value) if isinstance(value, jax.Array) else _keep(jax, value)
+
+
+def unpacked(saved: Any, live: Any) -> Any:
+    """Return what `packed` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
+    jax = importlib.import_module("jax")
+    if isinstance(saved, Key):
+        return jax.random.wrap_key_data(saved.numbers, impl=saved.generator)
+    alike = isinstance(saved, jax.Array) and isinstance(live, jax.Array) and saved.shape == live.shape
+    return _leaf_again(jax, "a variable", saved, live) if alike else _fill("a variable", saved, live)
 
 
 def _keep(jax: Any, value: Any) -> Any:

@@ -35,6 +35,8 @@ class Session:
     Of several processes that train together, `ranks`, all stop after the same step, and rank 0 speaks and saves.
     """
 
+    before = 0  # steps of the trainings that have ended before the present one
+
     def __init__(self, together: ranks.Ranks) -> None:
         self.ranks = together
         here = plain.environment()
@@ -45,7 +47,6 @@ class Session:
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
-        self.before = 0  # steps of the trainings that have ended
 
     def begin(self, resumed: bool) -> None:
         """A training begins: from now on SIGTERM is answered after a step. `resumed`: from a checkpoint of it."""
@@ -92,10 +93,9 @@ class Session:
         finished then: no line behind a training is begun that a stop could break off. Where it cannot be saved the
         script goes on all the same, to what it does with its result.
         """
-        self.before += steps
         saved = self.announced.saved(save)
         if self.ranks.rank == 0:
-            checkpoints.finish()
+            checkpoints.finish(steps)
         stopping, _ = self.asked()
         self.announced.end(saved)
         if saved and stopping:
@@ -152,14 +152,20 @@ def claim(
     """
     here = plain.environment()
     if together is None or together.size == 1:
-        checkpoints = claims.take(describe())
+        checkpoints = _taken(describe())
         return checkpoints, checkpoints.newest(checkpoints.prefer)
     found: tuple[int, plain.Saved | None] | None = None
     if together.rank == 0:
-        checkpoints = claims.take(describe())
+        checkpoints = _taken(describe())
         found = checkpoints.number, checkpoints.newest(checkpoints.prefer)
     number, saved = together.share(found)
     return claims.OfTraining(here, number), saved
+
+
+def _taken(mine: dict[str, Any]) -> claims.OfTraining:
+    checkpoints = claims.take(mine)
+    Session.before = checkpoints.before
+    return checkpoints
 
 
 def of_torch(model: Any) -> list[Any]:

@@ -36,8 +36,9 @@ from types import CodeType, FrameType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
+from reshape_hooks.adapters import pytrees
 
-MOST_BYTES = 1 << 20  # of one tensor or array
+MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
 MOST_LOOKED_AT = 1000  # items of a list that is not kept
@@ -166,12 +167,15 @@ class Variables:
         self._lost: set[tuple[Key, str]] = set()  # where it is another one since
         self._begun = False
 
-    def begin(self) -> None:
-        """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called."""
+    def begin(self, saved: Saved | None = None) -> None:
+        """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called.
+
+        `saved`: what is set in place of them, what stood earlier.
+        """
         self._begun = True
         self.look()
         for frame in self._holders():
-            self._set(frame, dict(self._saved).get(frame.key, {}))
+            self._set(frame, dict(self._saved if saved is None else saved).get(frame.key, {}))
 
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
@@ -294,6 +298,24 @@ class Packing:
             raise ValueError("too large")
 
 
+def copies(values: Mapping[Any, Any]) -> dict[Any, Packed]:
+    """Return copies of what is small in a dictionary, AS_IT_IS for all else."""
+    found = {}
+    for key, value in values.items():
+        try:
+            found[key] = AS_IT_IS if _jax_bytes(value) > MOST_BYTES else pack(value, Packing(set()))
+        except Exception:  # it is too large, or an object of the script's own cannot be looked at
+            found[key] = AS_IT_IS
+    return found
+
+
+def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
+    """Let a dictionary hold what it held when these `copies` were made; lists in it stay the same objects."""
+    again = {key: unpack(one, values.get(key, MISSING)) for key, one in kept.items()}
+    values.clear()
+    values.update({key: one for key, one in again.items() if one is not MISSING})
+
+
 def pack(value: Any, packing: Packing) -> Packed:
     """Return a copy that can be pickled; AS_IT_IS for what the script makes itself, as a model or a file."""
     kind = type(value)
@@ -318,6 +340,8 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return _pack_items(value, packing)
     if kind in MAPPINGS:
         return _pack_mapping(value, packing)
+    if (of_jax := _pack_jax(value)) is not None:
+        return of_jax
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return _pack_named_tuple(value, packing)
     flat = _pack_buffer(value) or _pack_array(value, packing)
@@ -389,6 +413,32 @@ def _pack_array(value: Any, packing: Packing) -> Packed | None:
         packing.take_bytes(size)
         return Packed("tensor", value.detach().cpu().clone(), value.device.type)
     return None
+
+
+def _pack_jax(value: Any) -> Packed | None:
+    """Pack an array or a key of JAX, or what holds some and cannot be changed: each step makes it anew."""
+    jax = sys.modules.get("jax")
+    if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
+        return None
+    if not any(isinstance(one, jax.Array) for one in jax.tree_util.tree_leaves(value)):
+        return None
+    return Packed("of JAX", pytrees.packed(value)) if _jax_bytes(value) <= MOST_BYTES else AS_IT_IS
+
+
+def _jax_bytes(value: Any) -> int:
+    """Return the size of all arrays in a value of JAX."""
+    jax = sys.modules.get("jax")
+    return sum(getattr(one, "nbytes", 0) for one in jax.tree_util.tree_leaves(value)) if jax else 0
+
+
+def _is_frozen(value: Any) -> bool:
+    """True for states of optax, TrainStates of Flax, modules of Equinox."""
+    kind, equinox = type(value), sys.modules.get("equinox")
+    if equinox is not None and isinstance(value, equinox.Module):
+        return True
+    named_tuple = isinstance(value, tuple) and hasattr(kind, "_fields")
+    frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    return named_tuple or frozen or kind.__name__ == "FrozenDict"
 
 
 def _pack_generator(value: Any) -> Packed | None:
@@ -547,6 +597,10 @@ def _unpack_tensor(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
+def _unpack_jax(packed: Packed, is_there: Any) -> Any:
+    return pytrees.unpacked(packed.value, None if is_there is MISSING else is_there)
+
+
 def _unpack_random(packed: Packed, is_there: Any) -> Any:
     made = is_there if type(is_there) is random.Random else random.Random()
     made.setstate(packed.value)
@@ -620,6 +674,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "buffer": _unpack_buffer,
     "array": _unpack_array,
     "tensor": _unpack_tensor,
+    "of JAX": _unpack_jax,
     "random.Random": _unpack_random,
     "numpy.Generator": _unpack_numpy_generator,
     "numpy.RandomState": _unpack_numpy_random_state,

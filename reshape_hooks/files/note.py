@@ -51,6 +51,7 @@ def take(folder: str, durable: bool = True) -> bytes | None:
         if watch.late is not None:
             watch.late.join()
         held = open_files()
+        _warn_of_libraries(watch, held)
         if not (watch.files or watch.folders or any(one.number in (1, 2) for one in held.values())):
             return None
         if held:
@@ -242,6 +243,24 @@ def _add_to_copy(file: Any, kept: str, size: int) -> bool:
     return True
 
 
+def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
+    """Say what is not known of files that libraries have open, such as a data base or events for TensorBoard."""
+    for one in held.values():
+        path, folder = one.path, os.path.dirname(one.path)
+        ours = one.number in (1, 2) or path in watch.files or watch.skips(path) or folder in watch.libraries
+        if ours or not path.startswith(os.path.join(watch.who[1], "")) or not os.path.exists(path):
+            continue
+        watch.libraries.add(folder)
+        if os.path.basename(path).startswith("events.out.tfevents"):
+            sentence = f"each start of this script begins a file of events in {folder}; TensorBoard shows them as one"
+        else:
+            sentence = (
+                f"{path} is written by a library, so what the script does to it before it trains is done again after a "
+                "restart: let it look first whether that is done"
+            )
+        watching.say(watch, sentence)
+
+
 def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
     """Say before the first stop what will not be as if there had been none."""
     for path, entry in entries.items():
@@ -257,6 +276,11 @@ def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
                 f"the output in {path} cannot be kept over a restart, at which `>` empties it: "
                 "use `>>`, or leave it to `reshape logs`",
             )
+    if "ipykernel" in sys.modules:
+        watching.say(
+            watch,
+            "what cells have printed before a restart is not in the notebook that comes out: write it to a file",
+        )
     if len(watch.files) >= watching.MOST:
         watching.say(
             watch, f"this script writes more than {watching.MOST} files: only the first ones are continued exactly"

@@ -58,6 +58,7 @@ class Watch:
         self.entries: dict[str, Any] = {}  # of the last note
         self.writers: tuple[Any, list[Any]] = (None, [])  # objects that write to files, and which files those were
         self.said: set[str] = set()
+        self.libraries: set[str] = set()  # folders in which they write files of their own, which was said
         ours = [os.path.abspath(os.environ[name]) for name in OURS if os.environ.get(name)]
         self._ours = frozenset(ours)
         self._skipped = (*SYSTEM, *(os.path.join(one, "") for one in ours))

@@ -1,6 +1,7 @@
 """Saves the plain attributes of a callback or of a user's dataset, and sets them again in another process.
 
-What cannot be pickled (models, functions, open files) stays as the script has made it. Large arrays are saved only when
+Of models, metrics, optimizers and random generators of Keras in them the variables are saved (`read_variables`). What
+else cannot be pickled (functions, open files) stays as the script has made it. Large arrays are saved only when
 they have changed since `mark`.
 """
 
@@ -63,6 +64,39 @@ def write(owner: Any, state: Mapping[str, bytes]) -> None:
             live[...] = value
         else:
             vars(owner)[name] = value
+
+
+def read_variables(owner: Any, known: frozenset[int]) -> dict[str, list[Any]]:
+    """Return the values of what its attributes hold of Keras. `known`: ids of variables that are saved elsewhere."""
+    found = {name: _variables(value) for name, value in vars(owner).items() if name not in KERAS_OWN}
+    return {
+        name: [v.numpy() for v in held] for name, held in found.items() if held and not known.issuperset(map(id, held))
+    }
+
+
+def write_variables(owner: Any, state: Mapping[str, list[Any]]) -> list[str]:
+    """Set what `read_variables` returned. Return the names of those that hold something else now."""
+    others = []
+    for name, values in state.items():
+        held = _variables(vars(owner).get(name))
+        if [tuple(v.shape) for v in held] == [value.shape for value in values]:
+            for v, value in zip(held, values):
+                v.assign(value)
+        else:
+            others.append(name)
+    return others
+
+
+def _variables(value: Any) -> list[Any]:
+    if isinstance(value, (keras.Variable, tf.Variable)):
+        return [value]
+    if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
+        return [value.state]
+    if isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric)):
+        return list(value.variables)
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [v for one in value for v in _variables(one)] if isinstance(value, (list, tuple)) else []
 
 
 class _PlainPickler(pickle.Pickler):

@@ -56,8 +56,14 @@ class Call:
 
     def run(self) -> Any:
         """Call Keras' `fit`. The process ends with 143 once it has saved after SIGTERM. Raises CheckpointError."""
-        self._leave_if_asked()  # nothing was done since the last fit has ended and was saved
+        if self.position is not None:
+            self._leave_if_asked()  # nothing was done since the last fit has ended and was saved
         given, at, model = dict(self.given), self.position, self.model
+        if (
+            at is not None and "drew_before" in at
+        ):  # a script that has skipped other fits has drawn less before this one
+            streams.write(at["drew_before"])
+        self.drew_before = streams.read()
         if at is not None:
             if at["asked"][0] != self.asked[0]:  # the script resumes by epochs itself, from an older place
                 given["epochs"] = at["asked"][1]
@@ -242,7 +248,6 @@ class Call:
     def _end(self) -> None:
         if self.ended:
             self.restore()
-            self.script.steps += self.position["steps"]
         elif self.announced is not None:
             self._save_or_say(self.script.save_ended, ended=True)
             self.announced.end(self.script.safe)
@@ -274,8 +279,9 @@ class Call:
             "num_batches": self.batches.num_batches, "sizes": self.sizes, "replicas": self.replicas,
             "first_replicas": self.position["first_replicas"] if self.position else self.replicas,
             "data": self.batches.data, "made": self.batches.made_before, "pass": self.batches.begun_with,
+            "drew_before": self.drew_before,
             "logs": pythonify_logs(self.logs), "shown": self.callbacks.shown,
-            "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(),
+            "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(frozenset(map(id, found))),
             "streams": streams.read(), "variables": variables.describe(found),
         }  # fmt: skip
         save(self, record, found)

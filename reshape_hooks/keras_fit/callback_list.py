@@ -12,6 +12,7 @@ from typing import Any
 
 from keras.callbacks import BackupAndRestore, CallbackList, CSVLogger, ProgbarLogger
 
+from reshape_hooks import plain
 from reshape_hooks.keras_fit import attributes
 from reshape_hooks.plain import CheckpointError
 
@@ -25,23 +26,30 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
         self.kept = [one for one in self.callbacks if not isinstance(one, ProgbarLogger)]
         self.marks = [attributes.mark(one) for one in self.kept]
 
-    def state(self) -> list[Any]:
-        """Return what `restore` needs: name, attributes and, of a CSVLogger, the size of its file."""
+    def state(self, known: frozenset[int]) -> list[Any]:
+        """Return what `restore` needs: name, attributes, the size of a CSVLogger's file, variables.
+
+        `known`: ids of the variables that are saved with the model.
+        """
         self.flush()
         return [
-            (type(one).__qualname__, attributes.read(one, marks)[0], _size(one))
+            (type(one).__qualname__, attributes.read(one, marks)[0], _size(one), attributes.read_variables(one, known))
             for one, marks in zip(self.kept, self.marks)
         ]
 
     def check(self, state: list[Any]) -> None:
         """Raise CheckpointError if the state is of other callbacks."""
-        was, now = [name for name, _, _ in state], [type(one).__qualname__ for one in self.kept]
+        was, now = [name for name, *_ in state], [type(one).__qualname__ for one in self.kept]
         if was != now:
             raise CheckpointError(f"the checkpoint has the callbacks {was}, this fit has {now}; run the same script")
 
     def restore(self, state: list[Any]) -> None:
         """Set the attributes of all callbacks, except the open file of a CSVLogger."""
-        for one, (_, found, _) in zip(self.kept, state):
+        for one, (name, found, _, *held) in zip(self.kept, state):
+            for other in attributes.write_variables(one, held[0]) if held else ():  # not in checkpoints of old versions
+                plain.warn(
+                    f"reshape: {other} of the callback {name} begins anew: it held other variables when it was saved"
+                )
             attributes.write(one, {n: v for n, v in found.items() if not isinstance(one, CSVLogger) or n == "keys"})
 
     @property
@@ -63,7 +71,7 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
         self.resuming = at is not None
         loggers = [(one, one.append) for one in self.kept if isinstance(one, CSVLogger)]
         if at is not None:
-            for one, (_, _, size) in zip(self.kept, at["callbacks"]):
+            for one, (_, _, size, *_) in zip(self.kept, at["callbacks"]):
                 if isinstance(one, CSVLogger) and _size(one):
                     os.truncate(one.filename, min(size, _size(one)))  # rows of epochs that are done again
                     one.append = True

@@ -11,6 +11,7 @@ from tests.frameworks.test_resumed_exactly import Script, run, same_weights
 
 SFT = Script("trl", "trl_sft.py", 30, 3)
 JAX = [pytest.param(Script("flax", "jax_loops.py", 20, None, (name,)), id=name) for name in ("flax", "equinox")]
+JAX.append(pytest.param(Script("jax", "jax_variables.py", 20, None), id="variables"))
 
 
 def test_a_trainer_of_trl_that_writes_beside_its_checkpoints_resumes_exactly(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_trainer_of_trl_that_writes_beside_its_checkpoints_resumes_exactly(tmp
 
 
 @pytest.mark.parametrize("script", JAX)
-def test_states_of_jax_that_hold_functions_resume_exactly(script: Script, tmp_path: Path) -> None:
+def test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly(script: Script, tmp_path: Path) -> None:
     undisturbed = run(script, tmp_path / "whole", 1)
     assert undisturbed.status == 0, undisturbed.errors
     first = run(script, tmp_path / "parts", 1, 7)

@@ -26,6 +26,7 @@ class Rows(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.rows = []
+        self.noise, self.mean = keras.random.SeedGenerator(3), [keras.Variable(0.0)]
 
     def on_train_begin(self, logs=None):
         self.file = open("out/batches.csv", "w", newline="")
@@ -53,7 +54,10 @@ class Rows(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         logging.info("epoch %s loss %.6f", epoch, logs["loss"])
-        self.rows.append({"epoch": epoch, "loss": round(logs["loss"], 6)})
+        self.mean[0].assign(0.5 * self.mean[0] + logs["loss"])
+        drawn = float(keras.random.uniform((), seed=self.noise))
+        row = {"epoch": epoch, "loss": round(logs["loss"], 6), "mean": float(self.mean[0]), "drawn": drawn}
+        self.rows.append(row)
         with open("out/history.json", "w") as file:
             json.dump(self.rows, file)
         with open(f"out/plots/{epoch}.txt", "x") as file:

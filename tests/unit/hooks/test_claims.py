@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,14 @@ def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_pa
     assert len(results(parts)) < len(alone)
     assert run(parts, 2, command) == 0
     assert results(parts) == alone
+
+
+def test_the_steps_of_trainings_that_a_script_skips_still_count(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SKIPS)
+    assert run(tmp_path, 1, "python train.py >> log", "trial2 1") == 143
+    assert run(tmp_path, 2, "python train.py >> log") == 0
+    steps = re.findall(r"^step=(\d+) total", (tmp_path / "log").read_text(), re.M)
+    assert [int(step) for step in steps] == list(range(1, 17)), "none looks as if it were done again"
 
 
 def test_each_training_of_a_sweep_gives_what_it_gives_alone_and_none_is_done_again(tmp_path: Path) -> None:

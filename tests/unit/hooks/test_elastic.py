@@ -282,6 +282,35 @@ print('end', total)
     assert run(tmp_path, script, 2)[-2] == "end 6"
 
 
+PREPARES = """
+class Schedule:
+    rate = 1.0
+    def state_dict(self): return dict(vars(self))
+    def load_state_dict(self, state): vars(self).update(state)
+schedule, given, numbers = Schedule(), {"seed": 5, "all": []}, random.Random(3)
+state = reshape_hooks.Elastic(drawn=drawn, schedule=schedule, given=given)
+for epoch in state.epochs(3):
+    given["seed"] = given["seed"] * 7 % 1000
+    given["all"].append(given["seed"])
+    schedule.rate *= 0.5
+    numbers.shuffle(given["all"])
+    with open(os.environ["RESHAPE_CHECKPOINTS"] + ".txt", "a") as file:
+        file.write(f"epoch {epoch} {given} {schedule.rate}\\n")
+    for number in state.batches(random.sample(range(1, 9), 3)):
+        work(number + 10 * len(drawn["numbers"]) + given["seed"] * 100)
+        if os.environ["STOP"] == f"after {len(drawn['numbers'])}": os.kill(os.getpid(), 15)
+print('end', drawn, given, schedule.rate, numbers.random(), open(file.name).read())
+"""
+
+
+@pytest.mark.parametrize("stops", [(1,), (2, 5), (3, 4, 9), (6, 8)], ids=str)
+def test_what_an_epoch_prepares_before_its_batches_is_done_once(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    whole = run(tmp_path / "whole", PREPARES, 1)
+    for generation, stop in enumerate(stops, 1):
+        assert run(tmp_path / "parts", PREPARES, generation, f"after {stop}")[-1] == "143"
+    assert run(tmp_path / "parts", PREPARES, len(stops) + 1)[-5:] == whole[-5:]
+
+
 def test_numpys_generators_and_arrays_go_on(tmp_path: Path) -> None:
     script = """
 import numpy

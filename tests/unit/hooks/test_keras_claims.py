@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -62,6 +63,19 @@ def test_each_fit_of_several_processes_gives_what_it_gives_alone(
 
 def test_fits_of_one_script_that_skips_what_has_ended_give_what_they_give_undisturbed(tmp_path: Path) -> None:
     assert run(tmp_path / "whole", 1, IN_ONE) == 0
-    assert run(tmp_path / "parts", 1, IN_ONE, "0.01 5") == 143
-    assert run(tmp_path / "parts", 2, IN_ONE) == 0
+    assert run(tmp_path / "parts", 1, f"{IN_ONE} >> log", "0.01 5") == 143
+    assert run(tmp_path / "parts", 2, f"{IN_ONE} >> log") == 0
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    steps = [int(one) for one in re.findall(r"^step=(\d+) total", (tmp_path / "parts" / "log").read_text(), re.M)]
+    assert steps == sorted(steps), "its count goes on: nothing looks as if it were done again"
+    assert steps[-1] > 24
+
+
+def test_trainings_with_the_callback_keep_their_checkpoints_apart(tmp_path: Path) -> None:
+    command = f"{PYTHON} {SCRIPT.with_name('saving_sweep.py')}"
+    assert run(tmp_path / "whole", 1, command) == 0
+    assert run(tmp_path / "parts", 1, command, "0.1 3") == 143
+    assert run(tmp_path / "parts", 2, command, "0.5 6") == 143
+    assert run(tmp_path / "parts", 3, command) == 0
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert len(set(results(tmp_path / "whole").values())) == 2
