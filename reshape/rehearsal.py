@@ -202,10 +202,12 @@ def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, 
     """Run a job to its end; suspend and resume it at each of these steps."""
     name = str(client.submit_as(doc, stem)["job_id"])
     stops, refused = 0, ""
+    held = ""
     try:
         while True:
             view = client.job(name)
-            if view["state"] in ENDED:
+            held = str(view["held"] or "")
+            if view["state"] in ENDED or held:
                 break
             if view["suspended"] and view["state"] == "submitted" and not view["reshape"]:
                 client.resume(name)
@@ -233,7 +235,7 @@ def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, 
         if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
     }
     printed = alike(client.output(name).encode()).decode()
-    return _Whole(RunResult(left, printed, code), int(view["iters_done"] or 0), stops, refused)
+    return _Whole(RunResult(left, printed, code, held), int(view["iters_done"] or 0), stops, refused)
 
 
 def _order(counts: Iterable[int], first: int) -> list[int]:
@@ -280,6 +282,8 @@ class _Run:
             view = self._client.job(self._name)
             if there(view):
                 return view
+            if view["held"]:
+                raise RehearsalFailed(f"The training does not start again after a stop: {view['held']}.")
             if view["state"] in ENDED or (view["problems"] and not view["launch"]):
                 if view["state"] == "completed":
                     raise Completed("The training was completed before its rehearsal was over.")

@@ -38,16 +38,20 @@ CONTEXT = 20  # of them before the place where it differs
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left: the bytes of each file by its path, what it printed, its exit code (None: it was not seen)."""
+    """What a run left: the bytes of each file by its path, what it printed, its exit code (None: it was not seen).
+
+    `held`: why it did not start again after a stop.
+    """
 
     files: Mapping[str, bytes]
     output: str
     exit_code: int | None
+    held: str = ""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which the stopped run differs. `kind`: file, rows, printed lines or exit code."""
+    """One way in which the stopped run differs. `kind`: start, file, rows, printed lines or exit code."""
 
     kind: str
     sentence: str
@@ -55,6 +59,8 @@ class Difference:
 
 def differences(first: RunResult, second: RunResult, stopped: RunResult) -> list[Difference]:
     """Return how `stopped` differs from two undisturbed runs, beyond what these differ in themselves."""
+    if stopped.held:  # all else follows from that
+        return [Difference("start", f"it does not start again after a stop: {stopped.held}")]
     runs = [_by_name(run.files) for run in (first, second, stopped)]
     found = _of_names(*runs)
     for name in sorted(set(runs[0]) & set(runs[1]) & set(runs[2])):

@@ -151,6 +151,27 @@ def test_a_training_that_loses_nothing_leaves_the_same_whatever_it_draws(up: Up,
     assert found["verdict"].endswith(", it leaves the same files, rows and printed lines as undisturbed.")
 
 
+STARTS_ONCE = """
+import os, sys, time
+import reshape_hooks
+state = reshape_hooks.Elastic(counter={})
+if os.path.exists("out"):
+    raise FileExistsError("out is there already")
+os.makedirs("out")
+for step in state.steps(int(sys.argv[1])):
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(120, "60"), (100_000, "1")], ids=["short", "long"])
+def test_a_training_that_does_not_start_again_is_said_to(up: Up, tmp_path: Path, steps: int, seconds: str) -> None:
+    (tmp_path / "train.py").write_text(STARTS_ONCE)
+    code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", str(steps), seconds=seconds)
+    why = "not start again after a stop: the training process ended with exit code 1: FileExistsError: out is there"
+    assert code == 1
+    assert why in (found["verdict"] if found else said)
+
+
 def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:
     code, found, said = rehearsed(up, tmp_path, "bash", "-c", "exit 3")
     assert (code, found) == (1, {})
