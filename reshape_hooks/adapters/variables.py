@@ -329,9 +329,20 @@ def pack(value: Any, packing: Packing) -> Packed:
         packed = _pack(value, packing)
     finally:
         packing.within.discard(id(value))
-        if packed is AS_IT_IS and (kind in ITEMS or kind in MAPPINGS or kind.__name__ in ARRAYS):
+        collects = kind in ITEMS or kind in MAPPINGS or kind.__name__ in ARRAYS
+        if packed is AS_IT_IS and collects and not _holds_files(value):
             packing.left.append(value)
     return packed
+
+
+def _holds_files(value: Any, depth: int = 3) -> bool:
+    """True of a list or dictionary with files in it: the script opens them again, and what they hold is kept."""
+    if isinstance(value, io.IOBase) or type(value).__module__ == "_csv":
+        return True
+    if depth == 0 or not (type(value) in ITEMS or type(value) in MAPPINGS):
+        return False
+    items = value.values() if type(value) in MAPPINGS else value
+    return any(_holds_files(one, depth - 1) for one in itertools.islice(items, MOST_LOOKED_AT))
 
 
 def _pack(value: Any, packing: Packing) -> Packed:

@@ -57,7 +57,7 @@ SPAWNED = (
 )
 LIGHTNING_LATE = "frameworks/test_announced.py::test_what_lightning_cannot_save_or_be_asked_for_is_said_before_a_stop"
 OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts_own_classes_go_on_after_a_stop"
-OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_resume_exactly"
+OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly"
 SHARDED = "frameworks/test_jax.py::test_arrays_over_all_devices_go_on_over_those_that_there_are_now"
 
 # Page -> how a row begins -> its tests, each perhaps followed by ` # words` that stand in that module.
@@ -94,6 +94,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "frameworks/test_several_processes.py::test_a_fit_of_two_workers_is_left_alone_and_fails_in_keras_itself",
         ],
         "a script that handles SIGTERM": [f"{FIT_REFUSED} # SIGTERM of its own", f"{FIT_REFUSED} # main thread"],
+        "a `fit` within `optimize`": [
+            "unit/hooks/test_outer_state.py::"
+            "test_a_training_within_a_study_in_a_data_base_keeps_its_gpus_and_one_in_memory_does_not"
+        ],
         "a backend of Keras": [
             "unit/hooks/test_keras_fit.py::test_a_fit_of_another_backend_is_left_alone_with_a_sentence"
         ],
@@ -122,6 +126,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
         "variables that the loop has changed": [VARIABLES],
         "plain attributes of the model": [f"{OWN} # torch_own.py"],
+        "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
+        "what the script prepares in an epoch": [
+            "unit/hooks/test_elastic.py::test_what_an_epoch_prepares_before_its_batches_is_done_once"
+        ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
         "files that the script writes": ["unit/hooks/test_files.py"],
