@@ -28,6 +28,7 @@ END = 4096  # bytes before the noted length by which a file is known again
 MOST_CONTENT, MOST_CONTENTS = 1 << 20, 8 << 20  # bytes of one file, of all that are written anew each time
 MOST_OUTPUT = 256 << 20  # bytes of the command's redirected output that are kept twice
 BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+OF_EVENTS = "each start of this script begins a file of events in {}; TensorBoard shows them as one"
 QUEUED = ("torch.utils.tensorboard.writer", "tensorboardX.writer")  # whose SummaryWriter keeps events in a thread
 PACKED = (b"\x1f\x8b", b"PK", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x89HDF", b"SQLite", b"PAR1")
 DATES = ("%Y%m%d", "%Y-%m-%d", "%Y_%m_%d", "%d-%m-%Y", "%d%m%Y", "%b%d_")
@@ -243,6 +244,11 @@ def _add_to_copy(file: Any, kept: str, size: int) -> bool:
     return True
 
 
+def holds_events(path: str) -> bool:
+    """True of a file that TensorBoard reads: the library names it by the time, at each start another one."""
+    return os.path.basename(path).startswith("events.out.tfevents")
+
+
 def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
     """Say what is not known of files that libraries have open, such as a data base or events for TensorBoard."""
     for one in held.values():
@@ -251,8 +257,8 @@ def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], Ope
         if ours or not path.startswith(os.path.join(watch.who[1], "")) or not os.path.exists(path):
             continue
         watch.libraries.add(folder)
-        if os.path.basename(path).startswith("events.out.tfevents"):
-            sentence = f"each start of this script begins a file of events in {folder}; TensorBoard shows them as one"
+        if holds_events(path):
+            sentence = OF_EVENTS.format(folder)
         else:
             sentence = (
                 f"{path} is written by a library, so what the script does to it before it trains is done again after a "
@@ -285,6 +291,8 @@ def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
         watching.say(
             watch, f"this script writes more than {watching.MOST} files: only the first ones are continued exactly"
         )
+    for folder in {os.path.dirname(path) for path in entries if holds_events(path)}:
+        watching.say(watch, OF_EVENTS.format(folder))
     named = next((path for path in [*watch.folders, *entries] if _named_by_time(watch, path)), None)
     if named:
         watching.say(
@@ -299,7 +307,7 @@ def _named_by_time(watch: watching.Watch, path: str) -> bool:
     if known is not None and not known.made:
         return False
     now = time.time()
-    name = os.path.relpath(path, watch.who[1])
+    name = os.path.relpath(os.path.dirname(path) if holds_events(path) else path, watch.who[1])
     dates = {time.strftime(form, time.localtime(now - day * 86400)) for form in DATES for day in (0, 1)}
     recent = {found for found in SECONDS.findall(name) if abs(now - int(found)) < 30 * 86400}
     asked = watch.who[0].decode(errors="replace")  # a date that the command names stays

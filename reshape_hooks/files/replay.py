@@ -300,6 +300,7 @@ class Replay:
         before = {path for path, entry in found["files"].items() if entry["held"] and not entry["output"]}
         now = {one.path for one in noting.open_files().values()} & set(self.watch.files)
         gone, new = sorted(before - now), sorted(now - set(found["files"]))
+        new = [path for path in new if not noting.holds_events(path)]
         if gone and new:
             watching.say(
                 self.watch,

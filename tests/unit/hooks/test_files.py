@@ -327,6 +327,22 @@ def write(step, loss): log.write(f"{step} {loss}\\n")
     assert "".join(texts).split("\n")[:-1] == [f"{step} {step * step}" for step in range(8)]
 
 
+def test_events_for_tensorboard_are_no_files_to_be_named_otherwise(tmp_path: Path) -> None:
+    way = """
+import time
+os.makedirs("runs", exist_ok=True)
+log = open(f"runs/events.out.tfevents.{int(time.time())}.host.{os.getpid()}", "wb")
+def write(step, loss): log.write(b"event")
+"""
+    first = train(tmp_path, TRAINS + way + LOOP, 1, stop="2")
+    assert "begins a file of events in" in first.stderr and "named by the time" not in first.stderr
+    second = train(tmp_path, TRAINS + way + LOOP, 2)
+    assert second.returncode == 0
+    sizes = [path.stat().st_size for path in (tmp_path / "work" / "runs").iterdir()]
+    assert (len(sizes), sum(sizes)) == (2, 8 * len(b"event"))
+    assert "holds a part" not in second.stderr
+
+
 def test_an_archive_is_named_before_the_first_stop_and_what_was_in_it_stays(tmp_path: Path) -> None:
     way = """
 import gzip
