@@ -251,9 +251,9 @@ def holds_events(path: str) -> bool:
 
 def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
     """Say what is not known of files that libraries have open, such as a data base or events for TensorBoard."""
-    for one in held.values():
+    for place, one in held.items():
         path, folder = one.path, os.path.dirname(one.path)
-        ours = one.number in (1, 2) or path in watch.files or watch.skips(path) or folder in watch.libraries
+        ours = place in watch.inherited or path in watch.files or watch.skips(path) or folder in watch.libraries
         if ours or not path.startswith(os.path.join(watch.who[1], "")) or not os.path.exists(path):
             continue
         watch.libraries.add(folder)

@@ -58,6 +58,7 @@ class Watch:
         self.entries: dict[str, Any] = {}  # of the last note
         self.writers: tuple[Any, list[Any]] = (None, [])  # objects that write to files, and which files those were
         self.said: set[str] = set()
+        self.inherited = _open_now()  # by device and number: of the shell or the program that started this one
         self.libraries: set[str] = set()  # folders in which they write files of their own, which was said
         ours = [os.path.abspath(os.environ[name]) for name in OURS if os.environ.get(name)]
         self._ours = frozenset(ours)
@@ -188,6 +189,17 @@ def begin() -> Watch | None:
     _watches.append(watch)
     sys.addaudithook(watch.hear)
     return watch
+
+
+def _open_now() -> frozenset[tuple[int, int]]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            status = os.stat(f"/proc/self/fd/{name}")
+        except OSError:  # the folder that was just read
+            continue
+        found.append((status.st_dev, status.st_ino))
+    return frozenset(found)
 
 
 def say(watch: Watch, sentence: str) -> None:
