@@ -11,7 +11,7 @@ INSTALLED := .installed-$(firstword $(shell cksum <tests/frameworks/requirements
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
-# the other from running. CI names one: make test-deep HALVES=computing
+# the other from running. To run one: make test-deep HALVES=computing
 REAL := tests/e2e tests/faults tests/unit/hooks/test_keras_fit.py
 PURE := tests $(addprefix --ignore=,$(REAL) tests/frameworks)
 # Where they are installed, tests of examples and pages run with them, too.

@@ -289,6 +289,7 @@ def test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus(
     assert violations(parts / "locks") == []
 
 
+@pytest.mark.deep  # ten trainings of each kind
 @pytest.mark.parametrize(("kind", "rows"), [("mean", 61), ("sum", 61), ("neither", 61)])
 def test_a_loss_of_any_kind_gives_the_same_weights_wherever_it_is_stopped(kind: str, rows: int, tmp_path: Path) -> None:
     script = on_gpus(rows, kind, 93, False)
