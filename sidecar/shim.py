@@ -520,9 +520,10 @@ class Shim:
                 listener.bind(SOURCE_SOCKET)
                 os.chmod(SOURCE_SOCKET, 0o666)  # the sidecar may be of another user
                 listener.listen(16)
-                begun = [str(listener.fileno()), str(boottime()), self.launch.workdir]
+                trainer = json.dumps([boottime(), self.launch.workdir, *self.launch.command])
                 self.source = subprocess.Popen(
-                    [sys.executable, "-I", "-S", program, *begun, *self.launch.command],
+                    [sys.executable, "-I", "-S", program, str(listener.fileno())],
+                    env={**os.environ, "RESHAPE_TRAINER": trainer},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

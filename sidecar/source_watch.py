@@ -6,8 +6,7 @@ saved without a change does not count, nor does one that no script imports; what
 watched. Blocks as long as the file system does, so it is called in a thread. Called by `service.py`.
 
 In a pod only a process of the trainer's container sees those files: the shim starts this file there as
-`python3 -I -S source_watch.py LISTENER SINCE WORKDIR COMMAND...` (SINCE by CLOCK_BOOTTIME), and the sidecar asks it.
-Standard library, Python 3.8.
+`python3 -I -S source_watch.py LISTENER`, and the sidecar asks it. Standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET = "source.sock"  # in the launch's folder; `shim.py` names it, too
+# Start of the trainer, its folder and its command; no arguments: who ends the script by its name is not to end us.
+TRAINER = "RESHAPE_TRAINER"  # `shim.py` names it, too
 ANSWER_S = 2.0  # for either side of an answer
 
 MOST_FILES, MOST_BYTES = 500, 1 << 20
@@ -167,5 +168,6 @@ def _stat(path: Path) -> tuple[int, int] | None:
 
 
 if __name__ == "__main__":
-    pod_watch = SourceWatch(sys.argv[4:], sys.argv[3], before=Path(SOCKET))  # which the shim made as it started it
-    serve(socket.socket(fileno=int(sys.argv[1])), pod_watch, float(sys.argv[2]), sys.stdin.fileno())
+    begun, home, *words = json.loads(os.environ[TRAINER])
+    pod_watch = SourceWatch(words, home, before=Path(SOCKET))  # which the shim made as it started the trainer
+    serve(socket.socket(fileno=int(sys.argv[1])), pod_watch, float(begun), sys.stdin.fileno())

@@ -445,6 +445,8 @@ def test_an_unasked_stop_is_refused_where_code_in_the_trainers_container_is_edit
         steps(one)
         beat = last(coordinator, lambda b: b.shim.trainer == "running", "it trains")
         eventually(lambda: watched(one), "its code is watched")
+        named = [pid for pid in one.left() if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert named == [beat.shim.trainer_pid], "whoever ends the script by its name ends nothing else"
         stop = {"generation": 2, "command_id": "job-1:2:stop", "grace_s": 5.0, "unasked": True}
         module.write_text("VERSION = 2\nif VERSI")
         status, answer = call(beat, "/v1/stop", stop)

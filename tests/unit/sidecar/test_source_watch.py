@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -99,9 +100,10 @@ def test_in_a_pod_it_is_told_by_a_process_of_any_python(
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(source_watch.SOCKET)
         listener.listen()
-        command = [python_of(version), "-I", "-S", source_watch.__file__, str(listener.fileno()), "0"]
-        told = {"stdin": subprocess.PIPE, "pass_fds": [listener.fileno()], "cwd": tmp_path}
-        with subprocess.Popen([*command, str(tmp_path), "python", "train.py"], **told) as watching:
+        command = [python_of(version), "-I", "-S", source_watch.__file__, str(listener.fileno())]
+        trainer = {source_watch.TRAINER: json.dumps([0, str(tmp_path), "python", "train.py"])}
+        told = {"stdin": subprocess.PIPE, "pass_fds": [listener.fileno()], "env": os.environ | trainer}
+        with subprocess.Popen(command, **told) as watching:
             eventually(lambda: tells([]), "it has begun")
             (tmp_path / "parts" / "layers.py").write_text("DEPTH = 3\n")
             eventually(lambda: tells(["layers.py"]), "it is edited")
