@@ -154,8 +154,10 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
 
 @pytest.mark.parametrize(
     "loader",
-    [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}],
-    ids=["one", "two-that-stay"],
+    [
+        pytest.param({"num_workers": 1}, id="one", marks=pytest.mark.deep),
+        pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-that-stay"),
+    ],
 )
 @pytest.mark.parametrize("script", [one for one in ALL if one.values[0] != IN_STEPS])
 def test_with_workers_each_sample_comes_once_in_each_epoch(
@@ -253,12 +255,20 @@ def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -
     [
         pytest.param(on_gpus(61, "mean", 24, False), (4, 2, 1, 4), id="data-parallel-fewer"),
         pytest.param(
-            on_gpus(61, "sum", 48, False, gradient_accumulation_steps=2), (1, 4, 2, 1), id="data-parallel-more"
+            on_gpus(61, "sum", 48, False, gradient_accumulation_steps=2),
+            (1, 4, 2, 1),
+            id="data-parallel-more",
+            marks=pytest.mark.deep,
         ),
-        pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole"),
-        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer"),
+        pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole", marks=pytest.mark.deep),
+        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer", marks=pytest.mark.deep),
         pytest.param(on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2), (1, 2, 1), id="processes-more"),
-        pytest.param(on_gpus(61, "sum", 30, True, dataloader_drop_last=True), (3, 2, 4), id="processes-uneven"),
+        pytest.param(
+            on_gpus(61, "sum", 30, True, dataloader_drop_last=True),
+            (3, 2, 4),
+            id="processes-uneven",
+            marks=pytest.mark.deep,
+        ),
     ],
 )
 def test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus(
