@@ -19,8 +19,10 @@ HALF = SAMPLES // BATCH * EPOCHS // 2
 torch.optim.Adam([torch.zeros(1, requires_grad=True)]).step()  # imports what else each forked process would import
 
 
-def run(folder, name, generation):
+def run(folder, name):
     """Run the script as a new process of the job would be; return its exit code and what it printed."""
+    # No argument: by its arguments a training is told from others.
+    generation = "2" if (folder / f"{name}-1").exists() else "1"
     printed = folder / f"{name}-{generation}"
     process = os.fork()
     if not process:
@@ -43,7 +45,7 @@ def run(folder, name, generation):
 
 
 for name in sys.argv[2:]:
-    (first, half), (second, rest) = (run(Path(sys.argv[1]), name, generation) for generation in "12")
+    (first, half), (second, rest) = map(run, [Path(sys.argv[1])] * 2, [name] * 2)
     assert (first, second) == (143, 0), (name, first, second)
     losses = re.findall(r"loss=(\S+)", half + rest)
     steps = [len(set(re.findall(r"^step=(\d+) total", text, re.MULTILINE))) for text in (half, rest)]
