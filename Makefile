@@ -11,21 +11,17 @@ INSTALLED := .installed-$(firstword $(shell cksum <tests/frameworks/requirements
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
-# the other from running. To run one: make test-deep HALVES=computing
+# the other from running.
 REAL := tests/e2e tests/faults tests/unit/hooks/test_keras_fit.py
 PURE := tests $(addprefix --ignore=,$(REAL) tests/frameworks)
 # Where they are installed, tests of examples and pages run with them, too.
 ifneq ($(wildcard $(FRAMEWORKS)/$(INSTALLED)),)
 export RESHAPE_FRAMEWORKS ?= $(CURDIR)/$(FRAMEWORKS)/bin/python
 endif
-HALVES ?= computing training
-ifneq ($(filter-out computing training,$(HALVES)),)
-$(error HALVES is computing, training or both, not '$(HALVES)')
-endif
 # $(call halves,which tests,options for those that wait)
 halves = failed=; \
-	$(if $(filter computing,$(HALVES)),$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1;) \
-	$(if $(filter training,$(HALVES)),$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1;) \
+	$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1; \
+	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
 .PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference lock clean
@@ -89,7 +85,7 @@ $(FRAMEWORKS)/$(INSTALLED):
 	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes triton
 	@touch $@
 
-test-frameworks: install frameworks ## the hooks with them (10 min); then `make test` runs examples and pages with them, too
+test-frameworks: install frameworks ## the hooks with them (some 25 min); then `make test` runs examples and pages with them, too
 	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(BIN)/pytest -n 3 --dist loadgroup tests/frameworks $(ARGS)
 
 docs: install ## the documentation as a site in build/site, without a warning (its commands are run by make test)
