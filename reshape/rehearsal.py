@@ -201,7 +201,8 @@ class _Whole:
 def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, at: list[int], poll_s: float) -> _Whole:
     """Run a job to its end; suspend and resume it at each of these steps."""
     name = str(client.submit_as(doc, stem)["job_id"])
-    stops, refused = 0, ""
+    stops = 0
+    refused = ""
     held = ""
     try:
         while True:
@@ -214,7 +215,9 @@ def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, 
             elif at and not view["suspended"] and _trains(view) and int(view["iters_done"]) >= at[0]:
                 try:
                     client.suspend(name)
-                    at, stops, refused = at[1:], stops + 1, ""
+                    at = at[1:]
+                    stops += 1
+                    refused = ""
                 except CoordinatorRefused as refusal:  # also where it has only not announced itself yet
                     refused = str(refusal)
             time.sleep(poll_s)
@@ -224,17 +227,18 @@ def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, 
     found = re.search(r"exit code (\d+)", str(view["message"]))
     code = 0 if view["state"] == "completed" else int(found[1]) if found else None
 
-    def alike(text: bytes) -> bytes:  # without what is called otherwise in each run
+    def without_own_names(text: bytes) -> bytes:
+        """Return the text with one name for the folder and the job, which each run calls otherwise."""
         if b"\0" in text:
             return text
         return text.replace(os.fsencode(folder), b".").replace(name.encode(), stem.encode())
 
     left = {
-        os.fsdecode(alike(os.fsencode(path.relative_to(folder)))): alike(path.read_bytes())
+        os.fsdecode(without_own_names(os.fsencode(path.relative_to(folder)))): without_own_names(path.read_bytes())
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
     }
-    printed = alike(client.output(name).encode()).decode()
+    printed = without_own_names(client.output(name).encode()).decode()
     return _Whole(RunResult(left, printed, code, held), int(view["iters_done"] or 0), stops, refused)
 
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 OURS = re.compile(r"^(?:reshape: |checkpoint=\S+ step=|step=\d+.* time=\d)")
 BAR = re.compile(r"\d+%\||\d+/\d+ .*[━█]")  # of tqdm and Keras: drawn anew at each step
 DATE = r"(19|20)\d\d[-/_]?(0[1-9]|1[0-2])[-/_]?(0[1-9]|[12]\d|3[01])"
-WARNING = re.compile(
-    r"\S+:\d+: \w*Warning: |[IWE]\d{4} \d\d:\d\d"
-)  # of libraries, at each start; its source may follow
+# Of libraries, at each start; the line of its source may follow.
+WARNING = re.compile(r"\S+:\d+: \w*Warning: |[IWE]\d{4} \d\d:\d\d")
 PASSING = (  # what the clock says: dates, times of day, durations, speeds, seconds since 1970
     (re.compile(r"(?<![\d.])1[5-9]\d{8}(\.\d+)?(?!\d)"), "TIME"),
     (re.compile(rf"(?<![\d.]){DATE}([T _@-]?\d\d[:_-]?\d\d([:_-]?\d\d)?)?(?!\d)"), "DATE"),
@@ -85,7 +84,8 @@ def _of_names(
     """Compare names; give those that vary by themselves, as one drawn at random, one name in all runs."""
     found = []
     for name in sorted(first.keys() & second.keys()):
-        one, now = len(first[name]), len(stopped.get(name, ()))
+        one = len(first[name])
+        now = len(stopped.get(name, ()))
         if one != len(second[name]) or now == one or EVENTS.search(name):
             continue
         how = f"is there {now} times, undisturbed {one}" if now else "is missing"
@@ -144,7 +144,7 @@ def _of_rows(
     kind: str, where: str, first: Sequence[str], second: Sequence[str], stopped: Sequence[str]
 ) -> list[Difference]:
     hides = _varying(first, second)
-    first, second, stopped = ([_hidden(row, hides) for row in rows] for rows in (first, second, stopped))
+    first, second, stopped = ([_without_varying(row, hides) for row in rows] for rows in (first, second, stopped))
     one, other, now = Counter(first), Counter(second), Counter(stopped)
     nothing_steady = any(hides.values()) and not any(map(SAYS.search, one))
     if one != other or nothing_steady:  # they vary by themselves: only their number can be compared
@@ -157,7 +157,7 @@ def _of_rows(
     twice = Counter({row: count for row, count in more.items() if row in one})
     others = more - twice
     if missing and others and missing.total() == more.total() == others.total():  # in place of these
-        was, example = _apart(next(iter(missing)), next(iter(others)))
+        was, example = _around_difference(next(iter(missing)), next(iter(others)))
         sentence = f"{where}: {others.total()} of {len(first)} {kind} other, such as {example!r} instead of {was!r}"
         return [Difference(kind, sentence)]
     found = []
@@ -192,7 +192,7 @@ def _varying(first: Sequence[str], second: Sequence[str]) -> dict[str, set[int]]
     }
 
 
-def _hidden(row: str, hides: Mapping[str, set[int]]) -> str:
+def _without_varying(row: str, hides: Mapping[str, set[int]]) -> str:
     """Return the row without those of its numbers that vary by themselves."""
     places = hides.get(NUMBER.sub(VARIES, row))
     if not places:
@@ -201,7 +201,7 @@ def _hidden(row: str, hides: Mapping[str, set[int]]) -> str:
     return NUMBER.sub(lambda number: VARIES if next(at) in places else number[0], row)
 
 
-def _apart(was: str, now: str) -> tuple[str, str]:
+def _around_difference(was: str, now: str) -> tuple[str, str]:
     """Return both rows around the first place at which they differ."""
     same = next((place for place, pair in enumerate(zip(was, now, strict=False)) if pair[0] != pair[1]), 0)
     begin = max(0, same - CONTEXT)
@@ -228,7 +228,7 @@ def _rows(content: bytes) -> list[str]:
 
 
 def _printed(output: str) -> list[str]:
-    lines = [line for line in _lines(output) if line.strip() and not OURS.match(line) and not BAR.search(line)]
+    lines = [line for line in _lines_shown(output) if line.strip() and not OURS.match(line) and not BAR.search(line)]
     return [
         _steady(line)
         for before, line in zip(["", *lines], lines, strict=False)
@@ -236,7 +236,7 @@ def _printed(output: str) -> list[str]:
     ]
 
 
-def _lines(output: str) -> Iterator[str]:
+def _lines_shown(output: str) -> Iterator[str]:
     """Yield the lines as a terminal would show them in the end."""
     for line in output.splitlines():
         yield line.rpartition("\r")[2]

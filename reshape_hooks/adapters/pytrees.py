@@ -53,11 +53,9 @@ def packed(value: Any) -> Any:
 
 def unpacked(saved: Any, live: Any) -> Any:
     """Return what `packed` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
-    jax = importlib.import_module("jax")
     if isinstance(saved, Key):
-        return jax.random.wrap_key_data(saved.numbers, impl=saved.generator)
-    alike = isinstance(saved, jax.Array) and isinstance(live, jax.Array) and saved.shape == live.shape
-    return _leaf_again(jax, "a variable", saved, live) if alike else _fill("a variable", saved, live)
+        return _key_again(importlib.import_module("jax"), saved)
+    return _fill("a variable", saved, live)
 
 
 def _keep(jax: Any, value: Any) -> Any:
@@ -119,13 +117,17 @@ def _leaf_again(jax: Any, name: Any, saved: Any, live: Any) -> Any:
             raise CheckpointError(f"the checkpoint is of another training: {name} has no {saved.kind} where it had one")
         return live
     if isinstance(saved, Key):
-        saved = jax.random.wrap_key_data(saved.numbers, impl=saved.generator)
+        saved = _key_again(jax, saved)
     if getattr(saved, "shape", ()) != getattr(live, "shape", ()):
         raise CheckpointError(
             f"the checkpoint is of another training: {name} has an array of shape {getattr(live, 'shape', ())}, which "
             f"was {saved.shape}"
         )
     return jax.device_put(saved, live.sharding) if isinstance(live, jax.Array) else saved
+
+
+def _key_again(jax: Any, saved: Key) -> Any:
+    return jax.random.wrap_key_data(saved.numbers, impl=saved.generator)
 
 
 def _picklable(value: Any) -> bool:

@@ -353,7 +353,7 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return _pack_mapping(value, packing)
     if (of_jax := _pack_jax(value)) is not None:
         return of_jax
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+    if _is_named_tuple(value):
         return _pack_named_tuple(value, packing)
     flat = _pack_buffer(value) or _pack_array(value, packing)
     return flat or _pack_generator(value) or _pack_object(value, packing)
@@ -367,6 +367,10 @@ def _pack_items(value: Any, packing: Packing) -> Packed:
     packing.take(1 + len(value))
     items = [pack(one, packing) for one in value]
     return AS_IT_IS if any(one is AS_IT_IS for one in items) else Packed("items", items, more)
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
 def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
@@ -447,9 +451,8 @@ def _is_frozen(value: Any) -> bool:
     kind, equinox = type(value), sys.modules.get("equinox")
     if equinox is not None and isinstance(value, equinox.Module):
         return True
-    named_tuple = isinstance(value, tuple) and hasattr(kind, "_fields")
     frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-    return named_tuple or frozen or kind.__name__ == "FrozenDict"
+    return _is_named_tuple(value) or frozen or kind.__name__ == "FrozenDict"
 
 
 def _pack_generator(value: Any) -> Packed | None:
@@ -645,7 +648,7 @@ def _unpack_object(packed: Packed, is_there: Any) -> Any:
     module, name = packed.more
     kind = _class(module, name)
     same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
-    if not same and not isinstance(kind, type):
+    if not same and kind is None:
         return MISSING
     old = vars(is_there) if same else {}
     attributes = {key: unpack(one, old.get(key, MISSING)) for key, one in packed.value.items()}

@@ -291,7 +291,7 @@ def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
         watching.say(
             watch, f"this script writes more than {watching.MOST} files: only the first ones are continued exactly"
         )
-    for folder in {os.path.dirname(path) for path in entries if holds_events(path)}:
+    for folder in sorted({os.path.dirname(path) for path in entries if holds_events(path)}):
         watching.say(watch, OF_EVENTS.format(folder))
     named = next((path for path in [*watch.folders, *entries] if _named_by_time(watch, path)), None)
     if named:

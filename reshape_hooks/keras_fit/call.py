@@ -59,9 +59,8 @@ class Call:
         if self.position is not None:
             self._leave_if_asked()  # nothing was done since the last fit has ended and was saved
         given, at, model = dict(self.given), self.position, self.model
-        if (
-            at is not None and "drew_before" in at
-        ):  # a script that has skipped other fits has drawn less before this one
+        # A script that has skipped other fits has drawn less before this one.
+        if at is not None and "drew_before" in at:
             streams.write(at["drew_before"])
         self.drew_before = streams.read()
         if at is not None:

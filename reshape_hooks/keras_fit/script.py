@@ -211,9 +211,8 @@ class Script:
                 state["fits"][running["index"]] = {**running, "ended": False, "known_by": {}}
                 self.kept[file_of(running["index"])] = saved.path / RUNNING
         self.fits, self.saved = state["fits"], saved
-        self.steps = sum(
-            one["steps"] for one in self.fits.values() if one["ended"]
-        )  # also of fits that are skipped now
+        # Also of fits that are skipped now.
+        self.steps = sum(one["steps"] for one in self.fits.values() if one["ended"])
         files = {file_of(number): saved.path / file_of(number) for number in self.fits}
         self.kept.update({file: path for file, path in files.items() if path.exists()})
 

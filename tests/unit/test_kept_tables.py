@@ -231,7 +231,7 @@ def names_of_tests(module: Path) -> set[str]:
 
 
 def fault(named: str) -> str:
-    """What is wrong with a test that a row names; empty if nothing is."""
+    """Say what is wrong with a test that a row names; empty if nothing is."""
     where, _, words = named.partition(" # ")
     file, _, test = where.partition("::")
     module = TESTS / file
