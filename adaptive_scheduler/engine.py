@@ -11,6 +11,7 @@ from typing import Protocol
 
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
+from adaptive_scheduler.planning.planner import choose_plan
 from adaptive_scheduler.policies import cpu, deadline, default, evictions, flowcon, operator, specon, targets
 from adaptive_scheduler.policies.elastic import algorithms as elastic
 from adaptive_scheduler.queueing.aging import ReservedNodes
@@ -65,6 +66,8 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
 
     # 4. Queued jobs in queue order, then idle GPUs to running jobs (SideCar scheduling).
     filled, reserved = _fill(world, now, settings)
+    if settings.planner == "rollout" and "elastic" in settings.systems:
+        filled = choose_plan(world, now, settings, filled, reserved.any)
     accept(*deadline.with_alerts(world, now, settings, filled))
 
     # 5. Converged jobs move to less loaded nodes one by one, then nodes are rebalanced (SpeCon).

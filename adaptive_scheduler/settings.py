@@ -15,6 +15,7 @@ RemovalRange = Literal["resolved", "printed"]
 OverRelease = Literal["never", "needed", "always"]
 Tiebreak = Literal["full", "first"]
 Placement = Literal["host", "count_only"]
+PlannerName = Literal["paper", "rollout"]
 QueueOrder = Literal["arrival", "shortest", "deadline"]
 BatchScaling = Literal["fixed", "weak"]
 
@@ -179,6 +180,9 @@ class Settings(_Checked):
     spare_critical: bool = True
     """Whether a newcomer waits for the next job to end, if its victim would then end after all work on all GPUs could,
     and waiting gives a smaller makespan; False as printed."""
+    planner: PlannerName = "paper"
+    """Who places jobs on GPUs: Algorithms 1 and 2 of the paper alone, or the best of a few complete plans, theirs among
+    them, each continued to the end of all known jobs."""
     moves: bool = True
     """Whether a running job may move to another host for more or faster GPUs (sequence D)."""
     queue_order: QueueOrder = "shortest"

@@ -57,6 +57,11 @@ class ReservedNodes:
         self._marked: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # last snapshot and its marked form
         self._until: tuple[ClusterSnapshot, float] | None = None  # earliest start of the aged job on GPUs
 
+    @property
+    def any(self) -> bool:
+        """True if a node is kept for an aged job on GPUs."""
+        return bool(self._nodes.get(False))
+
     def reserve(self, snapshot: ClusterSnapshot, job: Job) -> bool:
         """Reserve nodes for the job unless an older one of its kind has some; return whether any were reserved."""
         if self._nodes.get(job.uses_cpu):

@@ -1,0 +1,229 @@
+"""Reads from a snapshot what the planner needs of each GPU job: its seconds on every count, its costs, and its freedom.
+
+Also finds the jobs that the end of all work hangs on (`algorithms.md` 1.12). Called by `planner.py`. Pure; seconds from
+now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adaptive_scheduler.candidates import change_obstacle, nodes_for
+from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_delay_s
+from adaptive_scheduler.profiles.profiles import LARGEST
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, is_placed
+
+LEAST_S = 0.001
+"""A job takes at least this long, so that no logarithm or quotient of a time is infinite."""
+SLACK = 1.1
+"""A job is late if 1.1 times its fastest run reaches the end of all work."""
+BISECTIONS = 12
+"""The end of all work is found to 1/4096 of its bracket."""
+
+Seconds = Mapping[int, float]
+"""Remaining seconds by GPU count; without counts that are no faster than a smaller one."""
+
+
+@dataclass(slots=True)
+class PlannedJob:
+    """One job on GPUs. `host` is a position in `PlannedCluster.names`, -1 while it waits."""
+
+    job: Job
+    host: int
+    num_gpus: int
+    seconds: tuple[Seconds, ...]  # by kind of GPU
+    here_s: float  # remaining seconds as it is placed now; infinite while it waits
+    start_s: float  # from the decision to its first iteration, of a waiting one
+    reshape_s: float  # that it stands still for a reshape
+    move_s: float  # that it stands still for a move
+    trains_at_s: float  # until its operation under way ends
+    changes_at_s: float  # until it may be changed; infinite: never
+    age_s: float  # since it was submitted
+    counts: tuple[tuple[int, ...], ...] = ()  # of `seconds`, ascending
+    late: bool = False
+    fastest_s: float = field(init=False)
+    least_gpu_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = tuple(tuple(sorted(row)) for row in self.seconds)
+        self.fastest_s = min(value for row in self.seconds for value in row.values())
+        self.least_gpu_s = min(count * value for row in self.seconds for count, value in row.items())
+
+    @property
+    def waits(self) -> bool:
+        return self.host < 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCluster:
+    """The nodes with GPUs, by position, and the jobs."""
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]  # by node: position of its GPU type in `PlannedJob.seconds`
+    gpus: tuple[int, ...]  # by node: those that work
+    idle: tuple[int, ...]  # by node: those that can be given away now
+    is_open: tuple[bool, ...]  # by node: whether jobs may start or grow there
+    jobs: tuple[PlannedJob, ...]
+    moves: bool  # whether jobs may move to another node
+
+
+def read_cluster(snapshot: ClusterSnapshot, now: float, moves: bool) -> PlannedCluster | None:
+    """Return the cluster as the planner sees it. None if a job has no known speed: it has to be measured first."""
+    nodes = [node for node in snapshot.nodes if node.gpus]
+    types = sorted({node.gpu_type for node in nodes})
+    largest = [max(len(node.gpus) for node in nodes if node.gpu_type == name) for name in types]
+    positions = {node.name: position for position, node in enumerate(nodes)}
+    kinds = tuple(types.index(node.gpu_type) for node in nodes)
+    tables: dict[object, tuple[Seconds, ...]] = {}
+    jobs = list[PlannedJob]()
+    for job in snapshot.jobs:
+        if job.uses_cpu or not (is_placed(job) or _may_wait(snapshot, job)):
+            continue
+        key = job.type, job.optional, job.gpu_type
+        if key not in tables:
+            tables[key] = _seconds_per_iteration(snapshot, job, types, largest)
+        if not any(tables[key]):
+            return None
+        planned = _planned(snapshot, job, now, positions, types, kinds, tables[key])
+        if planned is None:
+            return None
+        jobs.append(planned)
+    return PlannedCluster(
+        names=tuple(node.name for node in nodes),
+        kinds=kinds,
+        gpus=tuple(node.healthy for node in nodes),
+        idle=tuple(node.idle for node in nodes),
+        is_open=tuple(node.open for node in nodes),
+        jobs=tuple(jobs),
+        moves=moves and len(nodes) > 1,
+    )
+
+
+def _may_wait(snapshot: ClusterSnapshot, job: Job) -> bool:
+    """Return whether it waits for GPUs that some node has. One that can never start has no part in any plan."""
+    if job.state != "submitted" or job.leased or job.suspended or not job.optional:
+        return False
+    return any(job.optional[0] <= len(node.gpus) for node in nodes_for(snapshot, job))
+
+
+def _seconds_per_iteration(
+    snapshot: ClusterSnapshot, job: Job, types: Sequence[str], largest: Sequence[int]
+) -> tuple[Seconds, ...]:
+    """Return by kind of GPU the seconds per iteration of the counts that are faster than each smaller one."""
+    rows = list[Seconds]()
+    for gpu_type, most in zip(types, largest, strict=True):
+        row, best_s = dict[int, float](), math.inf
+        for count in job.optional if job.gpu_type in (None, gpu_type) else ():
+            speed = snapshot.profiles.speed(job.type, gpu_type, count) if 0 < count <= most else None
+            if speed is not None and speed.seconds < best_s:
+                row[count] = best_s = speed.seconds
+        rows.append(row)
+    return tuple(rows)
+
+
+def _planned(
+    snapshot: ClusterSnapshot,
+    job: Job,
+    now: float,
+    positions: Mapping[str, int],
+    types: Sequence[str],
+    kinds: Sequence[int],
+    table: tuple[Seconds, ...],
+) -> PlannedJob | None:
+    """Return the job, or None if it is placed on an unknown node, or where no speed of it is known."""
+    profiles = snapshot.profiles
+    overheads = profiles.overheads(job.type)
+    host, present_s = -1, None
+    if is_placed(job):
+        host = positions.get(job.node or "", -1)
+        if host < 0:
+            return None
+        speed = profiles.speed(job.type, types[kinds[host]], job.num_gpus)
+        if speed is None:
+            return None
+        present_s = speed.seconds
+    iterations = job.iterations_left
+    if iterations is None:
+        iterations = assumed_s(job) / (present_s or _first_seconds(table))
+    reshape_s = reshape_delay_s(profiles, job)
+    start_s = overheads.k8s_init + overheads.proc_init
+    move_s = reshape_s + cross_host_s(profiles, job)
+    return PlannedJob(
+        job=job,
+        host=host,
+        num_gpus=job.num_gpus,
+        seconds=tuple({count: _bounded(each * iterations) for count, each in row.items()} for row in table),
+        here_s=math.inf if present_s is None else _bounded(present_s * iterations),
+        start_s=start_s,
+        reshape_s=reshape_s,
+        move_s=move_s,
+        trains_at_s=_until_it_trains(job, start_s, reshape_s),
+        changes_at_s=_until_it_changes(job, now, start_s, reshape_s),
+        age_s=max(0.0, now - job.submit_s),
+    )
+
+
+def _first_seconds(table: tuple[Seconds, ...]) -> float:
+    """Return the seconds per iteration of the smallest count on the first kind that the job may use."""
+    row = next(row for row in table if row)
+    return row[min(row)]
+
+
+def _bounded(value: float) -> float:
+    return min(max(value, LEAST_S), LARGEST)
+
+
+def _until_it_trains(job: Job, start_s: float, reshape_s: float) -> float:
+    """Return how long an operation under way takes at most: the snapshot does not say when it began."""
+    if not job.leased:
+        return 0.0
+    return start_s if job.state in ("initializing", "initialized") else reshape_s
+
+
+def _until_it_changes(job: Job, now: float, start_s: float, reshape_s: float) -> float:
+    if job.rigid or job.wanted is not None:
+        return math.inf
+    if job.leased:
+        return _until_it_trains(job, start_s, reshape_s)
+    if job.num_gpus and change_obstacle(job):
+        return math.inf
+    return max(0.0, job.cooling_until - now)
+
+
+def mark_late(cluster: PlannedCluster) -> None:
+    """Mark the jobs that the end of all work hangs on.
+
+    The end of all work is the least time in which each job has a count that ends within it, and their least GPU-seconds
+    fit on all GPUs together (a dual approximation). GPUs of all types count alike: on mixed ones it is too early.
+    """
+    jobs = cluster.jobs
+    total = float(sum(cluster.gpus))
+    if not jobs or not total:
+        return
+    options = [sorted((value, count * value) for row in one.seconds for count, value in row.items()) for one in jobs]
+    low = high = max(one.fastest_s for one in jobs)
+    while _gpu_s_within(options, high * 1.0000001) > total * high:
+        high = high * 1.3 + 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if _gpu_s_within(options, middle) > total * middle:
+            low = middle
+        else:
+            high = middle
+    end_s = high + max(one.start_s for one in jobs)
+    for one in jobs:
+        one.late = one.fastest_s * SLACK + (one.start_s if one.waits else 0.0) >= end_s
+
+
+def _gpu_s_within(options: Sequence[Sequence[tuple[float, float]]], limit_s: float) -> float:
+    """Return the least GPU-seconds with which every job ends within `limit_s`; infinite if one cannot."""
+    total = 0.0
+    for of_job in options:
+        least = math.inf
+        for value, gpu_s in of_job:
+            if value > limit_s:
+                break
+            least = min(least, gpu_s)
+        total += least
+    return total

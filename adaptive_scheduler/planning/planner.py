@@ -1,0 +1,220 @@
+"""Chooses among a few complete plans by what follows them (`algorithms.md` 1.12; ours).
+
+The plans are the decisions of Algorithms 1 and 2, and the first action of the fluid policy, shortest first or late ones
+first. Each is continued to the end of all known jobs. The one with the least ln(sum of completion times) + ln(last
+completion) is taken; one that is not the paper's must be better by `BETTER_BY`. Called by the engine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from adaptive_scheduler.candidates import gpus, seconds
+from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Move, Reshape, Start
+from adaptive_scheduler.planning.fluid import (
+    NEVER,
+    Budget,
+    FluidPolicy,
+    Place,
+    PlannedChange,
+    PlanOutcome,
+    TooMuchToLookAt,
+    present_places,
+)
+from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
+from adaptive_scheduler.queueing.order import Queue
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, has_deadline
+
+PLANNER = "elastic.planner"
+
+BETTER_BY = 0.01
+"""Another plan must be better than the paper's by one per cent: lengths are predictions."""
+
+LOOKS = 400_000
+"""Placements that one decision may look at: some tenths of a second. Beyond, the paper's plan is carried out."""
+
+PAPER = "the paper's rules"
+PLANS = {False: "shortest first", True: "late jobs first"}
+"""Names of the fluid policy's plans for people, by whether late jobs go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One plan: its operations on GPU jobs, and what follows."""
+
+    name: str
+    changes: tuple[PlannedChange, ...]
+    outcome: PlanOutcome = NEVER
+
+
+def choose_plan(
+    snapshot: ClusterSnapshot, now: float, settings: Settings, papers: Sequence[Decision], reserved: bool
+) -> list[Decision]:
+    """Return the decisions of the best plan. `papers`: those of Algorithms 1 and 2 on this snapshot, the default.
+    `reserved`: whether a node is kept for an aged job, which only they respect."""
+    default = list(papers)
+    if reserved or not _can_plan(snapshot, settings, default):
+        return default
+    cluster = read_cluster(snapshot, now, settings.moves)
+    positions = {one.job.id: position for position, one in enumerate(cluster.jobs)} if cluster else {}
+    operations = [one for one in default if isinstance(one, Start | Reshape | Move) and one.num_gpus]
+    if cluster is None or not positions.keys() >= {one.job for one in operations}:
+        return default
+    try:
+        plans = _compare(cluster, positions, operations, _may_start(snapshot, now, settings), Budget(LOOKS))
+    except TooMuchToLookAt:
+        return default
+    best = min(plans, key=lambda plan: plan.outcome.objective + (0.0 if plan is plans[0] else BETTER_BY))
+    if best is plans[0]:
+        return default
+    return _decisions(cluster, best, plans, default)
+
+
+def _can_plan(snapshot: ClusterSnapshot, settings: Settings, papers: Iterable[Decision]) -> bool:
+    """Return whether the planner knows all that binds here: not deadlines, gangs and jobs over several hosts."""
+    if settings.placement != "host" or not settings.reshape_up_with_pending:
+        return False
+    on_gpus = [job for job in snapshot.jobs if not job.uses_cpu]
+    if "deadline" in settings.systems and any(has_deadline(job) for job in on_gpus):
+        return False
+    if any(job.workers or job.gpus_per_pod or job.max_workers > 1 for job in on_gpus):
+        return False
+    waits = any(not job.uses_cpu for job in snapshot.queue)
+    return (waits or snapshot.has_idle) and all(isinstance(one, Start | Reshape | Move | Hold) for one in papers)
+
+
+def _may_start(snapshot: ClusterSnapshot, now: float, settings: Settings) -> frozenset[str]:
+    """Return the waiting jobs that may start now: none that yields to another one."""
+    return frozenset(job.id for job in Queue(now, settings).in_order(snapshot))
+
+
+def _compare(
+    cluster: PlannedCluster,
+    positions: Mapping[str, int],
+    papers: Sequence[Start | Reshape | Move],
+    may_start: Collection[str],
+    budget: Budget,
+) -> list[Plan]:
+    """Return the different plans with their outcomes, the paper's first; without, if there is no other one."""
+    mark_late(cluster)
+    present = present_places(cluster)
+    changes = tuple(_change(cluster, positions, one) for one in papers)
+    plans = {frozenset(changes): Plan(PAPER, changes)}
+    startable = {positions[name] for name in may_start if name in positions}
+    for late_first, name in PLANS.items():
+        changes = tuple(FluidPolicy(cluster, present, late_first, budget).first_action(startable))
+        plans.setdefault(frozenset(changes), Plan(name, changes))
+    if len(plans) == 1:
+        return list(plans.values())
+    return [replace(plan, outcome=_outcome(cluster, present, plan, budget)) for plan in plans.values()]
+
+
+def _change(cluster: PlannedCluster, positions: Mapping[str, int], decision: Start | Reshape | Move) -> PlannedChange:
+    host = cluster.names.index(decision.node)
+    if isinstance(decision, Start) and decision.victim is not None:
+        keeps = decision.victim_num_gpus or 0
+        return PlannedChange(positions[decision.job], host, decision.num_gpus, positions[decision.victim], keeps)
+    return PlannedChange(positions[decision.job], host, decision.num_gpus)
+
+
+def _outcome(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budget: Budget) -> PlanOutcome:
+    """Return what follows the plan if it is continued by the better of the two fluid policies."""
+    places = _places_after(cluster, present, plan)
+    runs = [FluidPolicy(cluster, places, late_first, budget).run() for late_first in PLANS]
+    return min(runs, key=lambda outcome: outcome.objective)
+
+
+def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan) -> list[Place]:
+    places = list(present)
+    for change in plan.changes:
+        one, before = cluster.jobs[change.job], present[change.job]
+        still_s = one.start_s if one.waits else one.reshape_s if change.host == before.host else one.move_s
+        places[change.job] = Place(change.host, change.num_gpus, still_s, before.changes_at_s)
+        if change.victim >= 0:
+            victim = present[change.victim]
+            standstill_s = cluster.jobs[change.victim].reshape_s
+            places[change.victim] = Place(victim.host, change.keeps, standstill_s, victim.changes_at_s)
+    return places
+
+
+def _decisions(
+    cluster: PlannedCluster, best: Plan, plans: Sequence[Plan], papers: Sequence[Decision]
+) -> list[Decision]:
+    """Return the operations of the best plan, the paper's decisions on jobs without GPUs, and why others wait."""
+    on_gpus = {one.job.id for one in cluster.jobs}
+    others = [one for one in papers if one.job not in on_gpus]
+    operations = [_operation(cluster, change, best, plans) for change in best.changes]
+    changed = {one.job for one in operations}
+    held = [_held(cluster, one, best, plans[0]) for one in papers if one.job in on_gpus and one.job not in changed]
+    return [*others, *operations, *(one for one in held if one is not None)]
+
+
+def _held(cluster: PlannedCluster, paper: Decision, best: Plan, papers: Plan) -> Hold | None:
+    """Return why a waiting job waits, if it does. A running one that the paper's rules would change needs no reason."""
+    if isinstance(paper, Hold):
+        return paper
+    if not isinstance(paper, Start):
+        return None
+    sentence = f"{paper.job} waits although it could start: {_comparison(cluster, best, papers)}"
+    return Hold(paper.job, Explanation(PLANNER, sentence))
+
+
+def _operation(
+    cluster: PlannedCluster, change: PlannedChange, best: Plan, plans: Sequence[Plan]
+) -> Start | Reshape | Move:
+    one, node = cluster.jobs[change.job], cluster.names[change.host]
+    name, count = one.job.id, gpus(change.num_gpus)
+    if one.waits:
+        victim = cluster.jobs[change.victim].job.id if change.victim >= 0 else None
+        taken = f", and {victim} keeps {change.keeps}" if victim else ""
+        explanation = _explain(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
+        return Start(name, node, change.num_gpus, explanation, victim, change.keeps if victim else None)
+    if change.host == one.host:
+        return Reshape(
+            name, node, change.num_gpus, _explain(cluster, change, f"{name} gets {count} of {node}", best, plans)
+        )
+    return Move(
+        name, node, change.num_gpus, _explain(cluster, change, f"{name} moves to {count} of {node}", best, plans)
+    )
+
+
+def _explain(
+    cluster: PlannedCluster, change: PlannedChange, does: str, best: Plan, plans: Sequence[Plan]
+) -> Explanation:
+    """Return the sentence, and as candidates what each plan, the best one first, does to this job."""
+    candidates = list[Candidate]()
+    for plan in (best, *(plan for plan in plans if plan is not best)):
+        for other in plan.changes:
+            if other.job == change.job:
+                rejected = "" if plan is best else f"part of another plan, {plan.name}"
+                candidates.append(_candidate(cluster, other, plan, rejected))
+    papers = plans[0].outcome
+    sentence = f"{does}: {_comparison(cluster, best, plans[0])}"
+    return Explanation(PLANNER, sentence, tuple(candidates), papers.last_s, papers.sum_s)
+
+
+def _candidate(cluster: PlannedCluster, change: PlannedChange, plan: Plan, rejected: str) -> Candidate:
+    one = cluster.jobs[change.job]
+    trained_s = one.seconds[cluster.kinds[change.host]].get(change.num_gpus, one.here_s)
+    still_s = one.start_s if one.waits else one.reshape_s if change.host == one.host else one.move_s
+    return Candidate(
+        node=cluster.names[change.host],
+        num_gpus=change.num_gpus,
+        makespan_s=plan.outcome.last_s,
+        sum_s=plan.outcome.sum_s,
+        job_s=still_s + trained_s,
+        job=one.job.id,
+        victim=cluster.jobs[change.victim].job.id if change.victim >= 0 else None,
+        victim_num_gpus=change.keeps if change.victim >= 0 else None,
+        rejected=rejected,
+    )
+
+
+def _comparison(cluster: PlannedCluster, best: Plan, papers: Plan) -> str:
+    count = len(cluster.jobs)
+    return (
+        f"with this plan ({best.name}) all known jobs end in {seconds(best.outcome.last_s)} and take "
+        f"{seconds(best.outcome.sum_s / count)} on average, with {PAPER} {seconds(papers.outcome.last_s)} and "
+        f"{seconds(papers.outcome.sum_s / count)}."
+    )

@@ -1,0 +1,171 @@
+"""Promise: the planner leaves the paper's decisions only for a plan that is predicted to be better, and never changes
+what must be left alone."""
+
+import random
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from adaptive_scheduler.decision import Hold, Move, Reshape, Start, check
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.planning import planner
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Costs, PolicySetup, Submission, Workload
+from tests.depth import drawn
+from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
+
+PAPER, PLANNED = Settings(systems=("elastic",)), Settings(systems=("elastic",), planner="rollout")
+PROFILES = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="P100", speed_up={1: 0.4, 2: 0.7, 4: 1.2})])
+NOW = 500.0
+LAST_SHORT_ONES = running("ends soon", 1, 9000, (1,)), waiting("short", 10_000, (1,), submit_s=NOW)
+LONG = waiting("long", 100_000, (1,), submit_s=NOW)
+
+
+def operations(decisions):
+    return [one for one in decisions if not isinstance(one, Hold)]
+
+
+def draw_job(rng, name, nodes):
+    state = rng.choice(("submitted", "submitted", "running", "running", "running", "adjusting", "initializing"))
+    fields = {
+        "optional": rng.choice(((1,), (1, 2), (2, 4), (1, 2, 4))),
+        "submit_s": rng.choice((0.0, 100.0, 499.0)),
+        "iterations_left": rng.choice((None, 0.0, 50.0, 2000.0, 2000.0, 1e4, 1e5)),
+        "rigid": rng.random() < 0.2,
+        "pinned": rng.choice((None, None, None, "n0")),
+        "state_bytes": rng.choice((0.0, 15.7e9)),
+    }
+    if state == "submitted":
+        gpu_type = rng.choice((None, None, None, "V100", "H100"))
+        paused = {"leased": rng.random() < 0.1, "suspended": rng.random() < 0.1}
+        return Job(name, "t", state, gpu_type=gpu_type, **paused, **fields)
+    home = rng.choice(nodes)
+    idle = [i for i, gpu in enumerate(home["gpus"]) if gpu.state == "idle"]
+    counts = [count for count in fields["optional"] if count <= len(idle)]
+    if not counts:
+        return None
+    num_gpus = rng.choice(counts)
+    for i in idle[:num_gpus]:
+        home["gpus"][i] = Gpu(home["gpus"][i].id, "in use", name)
+    return Job(
+        name, "t", state, num_gpus=num_gpus, node=home["name"], leased=state != "running",
+        cooling_until=rng.choice((0.0, 0.0, NOW + 50)), wanted=rng.choice((None,) * 8 + (2,)), **fields,
+    )  # fmt: skip
+
+
+def draw_world(rng):
+    nodes = [
+        {"name": f"n{i}", "gpus": [Gpu(f"n{i}g{j}", rng.choice(("idle",) * 20 + ("faulty",))) for j in range(4)]}
+        for i in range(rng.randint(1, 3))
+    ]
+    jobs = [draw_job(rng, f"j{i}", nodes) for i in range(rng.randint(3, 9))]
+    built = tuple(
+        Node(one["name"], rng.choice(("V100", "P100")), tuple(one["gpus"]), schedulable=rng.random() < 0.9)
+        for one in nodes
+    )
+    return ClusterSnapshot(built, tuple(job for job in jobs if job), PROFILES)
+
+
+@pytest.mark.drawn
+def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_what_must_be(monkeypatch):
+    monkeypatch.setattr(planner, "BETTER_BY", -1000.0)  # each other plan is taken, however bad
+    rng, seen = random.Random(7), Counter()
+    for _ in range(drawn(600, 6000)):
+        world = draw_world(rng)
+        decisions = decide(world, NOW, PLANNED)
+        check(world, decisions)
+        assert decide(world, NOW, PLANNED) == decisions
+        answered = Counter(one.job for one in decisions)
+        assert all(answered[job.id] == 1 for job in world.queue)
+        for one in decisions:
+            assert one.explanation.sentence.endswith(".")
+            if one.explanation.algorithm != planner.PLANNER:
+                continue
+            seen[type(one).__name__ + " with a victim" * bool(getattr(one, "victim", None))] += 1
+            if isinstance(one, Hold):
+                continue
+            job, home = world.job[one.job], world.node[one.node]
+            assert home.open
+            if not isinstance(one, Reshape):
+                assert job.gpu_type in (None, home.gpu_type) and job.pinned in (None, home.name)
+            for name in {one.job, getattr(one, "victim", None)} - {None}:
+                touched = world.job[name]
+                assert not touched.leased and touched.wanted is None and touched.cooling_until <= NOW
+                assert not (touched.rigid and touched.num_gpus)
+    for kind in ("Start", "Start with a victim", "Reshape", "Move", "Hold"):
+        assert seen[kind] > 0, seen
+
+
+def simulated(settings, jobs, gpus):
+    costs = Costs.in_place(DEFAULT_OVERHEADS)
+    setup = PolicySetup("test", partial(decide, settings=settings), costs, PROFILES, settings)
+    nodes = (node(idle=gpus),)
+    return SimulatedCluster(Workload("test", 0, tuple(jobs), nodes, (setup,)), setup).run()
+
+
+def last_end(outcome):
+    return max(job.finished_s for job in outcome.jobs)
+
+
+def test_a_long_rigid_job_is_not_left_to_the_end():
+    """Ten jobs of 10,000 s and one of 100,000 s on two GPUs, one GPU each.
+
+    It starts before the last four short ones. At once would end all work after 100,000 s, but a mean completion time
+    that is a third longer outweighs that.
+    """
+    jobs = [Submission(f"short{i}", "t", 0.0, (1,), 10_000.0, 1) for i in range(10)]
+    jobs.append(Submission("long", "t", 0.0, (1,), 100_000.0, 1))
+    assert last_end(simulated(PAPER, jobs, 2)) > 140_000
+    assert last_end(simulated(PLANNED, jobs, 2)) < 131_000
+
+
+def test_it_says_what_each_plan_would_bring():
+    world = cluster(*LAST_SHORT_ONES, LONG, idle=1, used=1)
+    start = next(one for one in decide(world, NOW, PLANNED) if one.job == "long")
+    assert isinstance(start, Start)
+    assert start.explanation.sentence.startswith(
+        "long starts on 1 GPU of a: with this plan (late jobs first) all known jobs end in "
+    )
+    assert "on average, with the paper's rules " in start.explanation.sentence
+    chosen = start.explanation.candidates[0]
+    assert chosen.rejected == "" and chosen.makespan_s < start.explanation.unchanged_makespan_s
+
+
+def test_without_a_better_plan_the_papers_decisions_stay_as_they_are():
+    world = cluster(running("r", 1, 9000), waiting("w"), idle=4, used=1)
+    assert decide(world, NOW, PLANNED) == decide(world, NOW, PAPER)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sla_s": 1e6},
+        {"max_workers": 2},
+        {"type": "never measured"},
+    ],
+    ids=["a deadline", "several hosts", "an unknown speed"],
+)
+def test_where_it_does_not_know_what_binds_the_papers_rules_decide(change):
+    systems = ("elastic", "deadline")
+    world = cluster(*LAST_SHORT_ONES, LONG, waiting("other", 100, (1,), **change), idle=1, used=1)
+    papers = decide(world, NOW, Settings(systems=systems))
+    assert decide(world, NOW, Settings(systems=systems, planner="rollout")) == papers
+
+
+def test_a_plan_that_takes_too_long_to_compare_gives_way_to_the_papers(monkeypatch):
+    world = cluster(*LAST_SHORT_ONES, LONG, idle=1, used=1)
+    papers = decide(world, NOW, PAPER)
+    assert operations(decide(world, NOW, PLANNED)) != operations(papers)
+    monkeypatch.setattr(planner, "LOOKS", 20)
+    assert decide(world, NOW, PLANNED) == papers
+
+
+def test_a_node_kept_for_an_aged_job_stays_kept():
+    aged = waiting("aged", 1000, (8,), submit_s=-1e6)
+    jobs = [waiting(f"short{i}", 10_000, (1,), submit_s=NOW) for i in range(5)]
+    world = cluster(aged, *jobs, waiting("long", 100_000, (1,), submit_s=NOW), idle=2, used=6)
+    assert not [one for one in operations(decide(world, NOW, PLANNED)) if isinstance(one, Start | Reshape | Move)]
