@@ -57,6 +57,15 @@ def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     assert "reshape" in done.stdout
 
 
+def test_ctrl_c_while_modules_are_read_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt", encoding="utf-8")  # it comes during this import
+    done = subprocess.run(
+        [sys.executable, "-m", "reshape", "jobs"], env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (terminal.INTERRUPTED, "", "")
+
+
 def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
     (tmp_path / "train.sh").write_text("exit 0")
