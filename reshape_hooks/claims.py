@@ -6,8 +6,8 @@ trainings of one generation share a claim; after a restart a training gets the c
 of the same call, in the same turn of its loops, that trains the same (parameters, optimizer), wherever in the order it
 comes; a claim that another one has left is never given to it. What may be another value at each start is passed over
 (times, temporary names), or only tells apart what is else alike (variables, the folder, arguments of functions, and
-what follows the number of GPUs). Called by `adapters/session` and `keras_fit`; the standard library and `plain`,
-Python 3.8 and newer.
+what follows the number of GPUs); a finished one is found again only by the same variables and arguments. Called by
+`adapters/session` and `keras_fit`; the standard library and `plain`, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -109,12 +109,21 @@ def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str
 def _may_be(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
     """False if the claim differs in what cannot be another value in the same training.
 
-    Without its result a training that runs goes on with what it had; a result must be that of these very arguments.
+    Without its result a training that runs goes on with what it had; a result must be that of these very arguments. On
+    another number of GPUs too it must be that of these variables and arguments of functions, by which a script that
+    skips what it has finished tells its trainings apart; a rate or a batch size may follow the number of GPUs.
     """
+    if one["state"] == FINISHED and _given(one) != _given(mine):
+        return False
     if one["gpus"] != mine["gpus"]:
         return True
     asked = ("settings", "arguments") if one["state"] == FINISHED else ("settings",)
     return all(one[name] == mine[name] for name in asked)
+
+
+def _given(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of the process, `$RATE`, and the arguments of the functions on its stack, `0 rate`."""
+    return {name: value for name, value in one["arguments"].items() if name.startswith("$") or name[:1].isdigit()}
 
 
 def take(mine: dict[str, Any]) -> OfTraining:

@@ -251,7 +251,10 @@ def _alone(state: Path) -> Iterator[IO[str]]:
     """Hold the lock that allows one `reshape up` per state folder. Raises `Rejected` if another one runs."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (state / "up.lock").open("w")
+        lock = os.fdopen(os.open(state / "up.lock", os.O_RDWR | os.O_CREAT, 0o600), "w")
+        os.fchmod(
+            lock.fileno(), 0o600
+        )  # whoever may read it may lock it, and keep this user's `reshape up` from starting
     except OSError as error:
         raise Rejected(f"The state folder {state} cannot be used: {error.strerror}.") from None
     with lock:

@@ -107,9 +107,11 @@ def results(folder: Path) -> dict[str, str]:
 SHELL = "set -e; for rate in 0.1 0.01 0.001; do python train.py $rate; done"
 VARIABLE = "set -e; for rate in 0.1 0.01 0.001; do RATE=$rate python train.py; done"
 SKIPPING = "set -e; for rate in 0.1 0.01 0.001; do [ -e result-$rate ] || python train.py $rate; done"
+VARIABLE_SKIPPING = "set -e; for rate in 0.1 0.01 0.001; do [ -e result-$rate ] || RATE=$rate python train.py; done"
 JOBS = {
     "shell": (SHELL, BY_ARGUMENT, "0.01 2"),
     "variable": (VARIABLE, BY_VARIABLE, "0.01 2"),
+    "variable-skips": (VARIABLE_SKIPPING, BY_VARIABLE, "0.01 1"),
     "shell-skips": (SKIPPING, BY_ARGUMENT, "0.01 1"),
     "subprocess": ("python sweep.py", BY_ARGUMENT, "0.001 0"),
     "loop": ("python train.py", IN_A_LOOP, "0.01 3"),
@@ -135,6 +137,20 @@ def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_pa
     assert len(results(parts)) < len(alone)
     assert run(parts, 2, command) == 0
     assert results(parts) == alone
+
+
+@pytest.mark.parametrize("way", JOBS)
+def test_so_it_does_on_another_number_of_gpus(tmp_path: Path, way: str) -> None:
+    command, script, stop = JOBS[way]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+        (folder / "train.py").write_text(script)
+        (folder / "sweep.py").write_text(BY_SUBPROCESS)
+    assert run(whole, 1, command) == 0
+    assert run(parts, 1, command, stop, CUDA_VISIBLE_DEVICES="0,1") == 143
+    assert run(parts, 2, command, CUDA_VISIBLE_DEVICES="0") == 0
+    assert results(parts) == results(whole)
 
 
 def test_the_steps_of_trainings_that_a_script_skips_still_count(tmp_path: Path) -> None:
@@ -302,6 +318,12 @@ CHOICES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int | None]] = {
         ONE, [known(1, arguments={"0 out": "b"}), known(2, arguments={"0 out": "a"})], 2,
     ),
     "a result of other arguments": ({**ONE, "arguments": {"0 out": "b"}}, [known(1, claims.FINISHED)], None),
+    "a result of other arguments on other GPUs": (
+        {**ONE, "arguments": {"0 out": "b"}, "gpus": "2"}, [known(1, claims.FINISHED)], None,
+    ),
+    "a result whose rate follows the GPUs": (
+        {**ONE, "settings": {"lr": "0.2"}, "gpus": "2"}, [known(1, claims.FINISHED)], 1,
+    ),
     "a result of these arguments": (ONE, [known(1, claims.FINISHED)], 1),
 }  # fmt: skip
 

@@ -59,3 +59,11 @@ def test_a_gpu_type_that_nobody_knows_ends_up_with_a_sentence(tmp_path: Path) ->
 
 def test_the_command_line_offers_all_policies() -> None:
     assert tuple(POLICIES) == POLICY_NAMES, "named there without importing what may be another project's"
+
+
+def test_no_other_user_can_lock_the_state_folder(tmp_path: Path) -> None:
+    lock = tmp_path / "up.lock"
+    lock.touch(mode=0o644)  # as an earlier version has made it
+    lock.chmod(0o644)
+    with up._alone(tmp_path):
+        assert lock.stat().st_mode & 0o777 == 0o600
