@@ -78,6 +78,11 @@ def stop(state: Path, cancel_all: bool = False) -> int:
         raise CoordinatorUnreachable(f"No `reshape up` runs with the state folder {state}; there is nothing to stop.")
     if not _is_ours(pid):
         raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
+    if _is_paused(pid):  # it would answer nothing, and act on no signal
+        raise Rejected(
+            f"`reshape up` (process {pid}) is paused by a signal, as by Ctrl-Z: let it go on with `kill -CONT {pid}`, "
+            "then run `reshape down` again."
+        )
     client = Client.find(state)
     for job in client.jobs() if cancel_all else []:
         client.cancel(str(job["job_id"]))
@@ -96,7 +101,10 @@ def stop(state: Path, cancel_all: bool = False) -> int:
             f"Reshape is down, but {listed(still)}, which was told to stop, still runs: it comes to a step at which it "
             "can save, or hangs. The next `reshape up` ends it."
         )
-    click.echo("Reshape is down. Running jobs keep training; the next `reshape up` picks them up.")
+    jobs = (
+        "All jobs were cancelled." if cancel_all else "Running jobs keep training; the next `reshape up` picks them up."
+    )
+    click.echo(f"Reshape is down. {jobs}")
     return 0
 
 
@@ -131,6 +139,14 @@ def _is_ours(pid: int) -> bool:
     except OSError:
         return False
     return b"up" in words
+
+
+def _is_paused(pid: int) -> bool:
+    """True if SIGSTOP or SIGTSTP has stopped the process: state T of proc(5)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _written(state: Path) -> dict[str, Any]:

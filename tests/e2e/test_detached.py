@@ -36,7 +36,11 @@ def test_it_comes_up_in_the_background_once_and_goes_down_when_told(tmp_path: Pa
         assert again == (1, "", f"`reshape up` already runs with the state folder {state}.\n")
         (state / "up.log").open("ab").write(b"x" * (MOST + 1))  # as one who repeats a line without end
         eventually(lambda: (state / "up.log.1").exists(), "its log begins anew")
-        os.kill(json.loads((state / "up.json").read_text())["pid"], 0)
+        pid = json.loads((state / "up.json").read_text())["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        paused = reshape(state, "down")
+        os.kill(pid, signal.SIGCONT)
+        assert paused[0] == 1 and f"let it go on with `kill -CONT {pid}`" in paused[2]
         assert (state / "up.log.1").read_bytes().startswith(b"Reshape is up at ")
     finally:
         down = reshape(state, "down")
@@ -91,6 +95,7 @@ def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
     finally:
         code, out, _ = reshape(state, "down", "--cancel-all")
     assert code == 0 and out.startswith("Waits until stays has stopped.\n")
+    assert "keep training" not in out
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
 
