@@ -17,6 +17,7 @@ from coordinator.errors import Unauthorized
 from coordinator.http.heartbeats import heartbeat_process
 from coordinator.http.heartbeats.heartbeat_process import HeartbeatProcess
 from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS
+from sidecar.links import http_connection
 from sidecar.links.http_connection import HttpAnswer, HttpConnection
 from sidecar.protocol import HEADER_SIGNATURE, signed
 from tests.api.test_authorization import beat, headers
@@ -100,7 +101,10 @@ async def posts(live: Live, before: list[Any]) -> list[HttpAnswer]:
     return found
 
 
-def test_a_sidecar_asks_the_coordinator_itself_what_the_process_cannot_answer(beside: Beside) -> None:
+def test_a_sidecar_asks_the_coordinator_itself_what_the_process_cannot_answer(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "KEPT_S", patient(20))  # a slow answer makes it connect again, too
     coordinator = beside.live.coordinator
 
     def set_to(value: bool) -> None:
