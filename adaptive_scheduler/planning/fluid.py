@@ -26,7 +26,7 @@ class TooMuchToLookAt(Exception):
 
 
 class Budget:
-    """How many placements one decision may still look at."""
+    """Counts the placements that one decision may still look at."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
@@ -39,7 +39,7 @@ class Budget:
 
 
 class Place(NamedTuple):
-    """Where a job is; `host` -1: it waits. Seconds from now until it trains, and until it may be changed."""
+    """The place of a job; `host` -1: it waits. Seconds from now until it trains, and until it may be changed."""
 
     host: int
     num_gpus: int
@@ -81,7 +81,10 @@ class FluidPolicy:
     """One simulation from `places`. Use it once: `first_action` or `run`."""
 
     def __init__(self, cluster: PlannedCluster, places: Sequence[Place], late_first: bool, budget: Budget) -> None:
-        self.cluster, self.jobs, self.late_first, self.budget = cluster, cluster.jobs, late_first, budget
+        self.cluster = cluster
+        self.jobs = cluster.jobs
+        self.late_first = late_first
+        self.budget = budget
         self.now_s = 0.0
         self.hosts = range(len(cluster.names))
         self.open_hosts = [host for host in self.hosts if cluster.is_open[host]]
@@ -109,9 +112,8 @@ class FluidPolicy:
         self.queue = sorted((self._queue_key(job), job) for job, place in enumerate(places) if place.host < 0)
         heapq.heapify(self.queue)
         self.ends: list[tuple[float, int, int]] = []  # (moment, job, version); version -1: the policy is only asked
-        self.changes: list[PlannedChange] | None = (
-            None  # of the first action, whose GPUs are not free before it is carried out
-        )
+        # Of the first action, in which GPUs that are released are not free before it is carried out.
+        self.changes: list[PlannedChange] | None = None
 
     def first_action(self, may_start: Collection[int]) -> list[PlannedChange]:
         """Return what the policy does now. Of the waiting jobs only `may_start` are looked at. GPUs that a victim or a
@@ -120,7 +122,7 @@ class FluidPolicy:
         self.queue = [(key, job) for key, job in self.queue if job in may_start]
         heapq.heapify(self.queue)
         self.free = [min(idle, free) for idle, free in zip(self.cluster.idle, self.free, strict=True)]
-        self._act()
+        self._act_now()
         return self.changes
 
     def run(self) -> PlanOutcome:
@@ -133,7 +135,8 @@ class FluidPolicy:
                     heapq.heappush(self.ends, (self.trains_at_s[job], job, -1))
         if not self.ends and self.queue:
             self.ends.append((min(self.jobs[job].start_s for _, job in self.queue), -1, -1))
-        ended, sum_s = 0, 0.0
+        ended = 0
+        sum_s = 0.0
         while self.ends:
             moment_s, job, version = heapq.heappop(self.ends)
             if version >= 0 and version != self.version[job]:
@@ -142,12 +145,12 @@ class FluidPolicy:
             if version >= 0:
                 ended += 1
                 sum_s += moment_s + self.jobs[job].age_s
-                self._leave(job)
+                self._leave_host(job)
                 self.version[job] += 1
-            self._act()
+            self._act_now()
         return PlanOutcome(sum_s, self.now_s) if ended == len(self.jobs) else NEVER
 
-    def _act(self) -> None:
+    def _act_now(self) -> None:
         self._start_waiting()
         for host in self.open_hosts:
             if self.free[host] > 0:
@@ -173,7 +176,8 @@ class FluidPolicy:
 
     def _start_on_free(self, job: int) -> bool:
         """Start the job where it is fastest on its share of the free GPUs."""
-        one, best = self.jobs[job], None
+        one = self.jobs[job]
+        best = None
         waiting_per_host = -(-len(self.queue) // max(1, len(self.open_hosts)))
         self.budget.spend(len(self.open_hosts))
         for host in self.open_hosts:
@@ -193,13 +197,14 @@ class FluidPolicy:
             return False
         _, host, count = best
         self.free[host] -= count
-        self._place(job, host, count, one.start_s)
-        self._note(PlannedChange(job, host, count))
+        self._put_on_host(job, host, count, one.start_s)
+        self._note_change(PlannedChange(job, host, count))
         return True
 
     def _start_with_victim(self, job: int) -> bool:
         """Shrink the job that loses least, if it lasts longer than the newcomer would."""
-        one, best = self.jobs[job], None
+        one = self.jobs[job]
+        best = None
         for host in self.open_hosts:
             if one.job.pinned not in (None, self.cluster.names[host]):
                 continue
@@ -213,10 +218,10 @@ class FluidPolicy:
                 count = keeps and _largest_within(one.counts[kind], self.free[host] + has - keeps)
                 if not count:
                     continue
-                left_s = self._left(victim) * self.whole_s[victim]
+                left_s = self._fraction_left_now(victim) * self.whole_s[victim]
                 if self.fraction_left[job] * one.seconds[kind][count] + one.start_s > left_s:
                     continue
-                kept_s = self._left(victim) * self.jobs[victim].seconds[kind][keeps]
+                kept_s = self._fraction_left_now(victim) * self.jobs[victim].seconds[kind][keeps]
                 loss_s = kept_s - left_s + self.jobs[victim].reshape_s
                 if best is None or (loss_s, victim) < best[:2]:
                     best = loss_s, victim, host, keeps, count
@@ -224,18 +229,18 @@ class FluidPolicy:
             return False
         _, victim, host, keeps, count = best
         given = self.num_gpus[victim] - keeps
-        self._set(victim, host, keeps, self.jobs[victim].reshape_s)
+        self._change_place(victim, host, keeps, self.jobs[victim].reshape_s)
         if self.changes is None:
             self.free[host] += given - count
         else:
             self.free[host] -= max(0, count - given)
-        self._place(job, host, count, one.start_s)
-        self._note(PlannedChange(job, host, count, victim, keeps))
+        self._put_on_host(job, host, count, one.start_s)
+        self._note_change(PlannedChange(job, host, count, victim, keeps))
         return True
 
-    def _place(self, job: int, host: int, count: int, still_s: float) -> None:
+    def _put_on_host(self, job: int, host: int, count: int, still_s: float) -> None:
         self.on_host[host].append(job)
-        self._set(job, host, count, still_s)
+        self._change_place(job, host, count, still_s)
 
     # Running jobs.
 
@@ -251,7 +256,9 @@ class FluidPolicy:
             for job in self.on_host[host]:
                 if self._must_not_change(job):
                     continue
-                one, has, left = self.jobs[job], self.num_gpus[job], self._left(job)
+                one = self.jobs[job]
+                has = self.num_gpus[job]
+                left = self._fraction_left_now(job)
                 for count in one.counts[kind]:
                     if not has < count <= has + self.free[host]:
                         continue
@@ -265,8 +272,8 @@ class FluidPolicy:
                 return
             _, job, count = best
             self.free[host] -= count - self.num_gpus[job]
-            self._set(job, host, count, self.jobs[job].reshape_s)
-            self._note(PlannedChange(job, host, count))
+            self._change_place(job, host, count, self.jobs[job].reshape_s)
+            self._note_change(PlannedChange(job, host, count))
 
     def _move_to(self, host: int) -> None:
         """Bring jobs of other hosts here that gain more than the move costs, the largest gain first."""
@@ -281,19 +288,20 @@ class FluidPolicy:
                 count = _largest_within(one.counts[kind], self.free[host])
                 if not count:
                     continue
-                gain_s = self._left(job) * (self.whole_s[job] - one.seconds[kind][count]) - one.move_s
+                gain_s = self._fraction_left_now(job) * (self.whole_s[job] - one.seconds[kind][count]) - one.move_s
                 if gain_s > one.move_s and (best is None or (gain_s, -job) > best[0]):
                     best = (gain_s, -job), job, count
             if best is None:
                 return
             _, job, count = best
-            before, had = self.host[job], self.num_gpus[job]
+            before = self.host[job]
+            had = self.num_gpus[job]
             self.on_host[before].remove(job)
             if self.changes is None and self.cluster.is_open[before]:
                 self.free[before] += had
             self.free[host] -= count
-            self._place(job, host, count, self.jobs[job].move_s)
-            self._note(PlannedChange(job, host, count))
+            self._put_on_host(job, host, count, self.jobs[job].move_s)
+            self._note_change(PlannedChange(job, host, count))
 
     # Bookkeeping.
 
@@ -303,17 +311,17 @@ class FluidPolicy:
         found = one.seconds[self.cluster.kinds[host]].get(count)
         return one.here_s if found is None else found
 
-    def _left(self, job: int) -> float:
+    def _fraction_left_now(self, job: int) -> float:
         """Return the fraction of its iterations that is left now."""
         began_s = max(self.trains_at_s[job], self.counted_at_s[job])
         if self.now_s <= began_s:
             return self.fraction_left[job]
         return max(0.0, self.fraction_left[job] - (self.now_s - began_s) / self.whole_s[job])
 
-    def _set(self, job: int, host: int, count: int, still_s: float) -> None:
+    def _change_place(self, job: int, host: int, count: int, still_s: float) -> None:
         """Place the job from now on; it trains once it has stood still for `still_s`."""
         if self.host[job] >= 0:
-            self.fraction_left[job] = self._left(job)
+            self.fraction_left[job] = self._fraction_left_now(job)
         self.counted_at_s[job] = self.now_s
         self.host[job] = host
         self.num_gpus[job] = count
@@ -328,14 +336,14 @@ class FluidPolicy:
         end_s = starts_s + self.fraction_left[job] * self.whole_s[job]
         heapq.heappush(self.ends, (end_s, job, self.version[job]))
 
-    def _leave(self, job: int) -> None:
+    def _leave_host(self, job: int) -> None:
         host = self.host[job]
         self.on_host[host].remove(job)
         if self.cluster.is_open[host]:
             self.free[host] += self.num_gpus[job]
         self.host[job] = -1
 
-    def _note(self, change: PlannedChange) -> None:
+    def _note_change(self, change: PlannedChange) -> None:
         if self.changes is not None:
             self.changes.append(change)
 

@@ -54,6 +54,12 @@ class PlannedJob:
     def waits(self) -> bool:
         return self.host < 0
 
+    def standstill_s(self, host: int) -> float:
+        """Return how long a start, a reshape or a move to this host keeps it from training."""
+        if self.waits:
+            return self.start_s
+        return self.reshape_s if host == self.host else self.move_s
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCluster:
@@ -113,7 +119,8 @@ def _seconds_per_iteration(
     """Return by kind of GPU the seconds per iteration of the counts that are faster than each smaller one."""
     rows = list[Seconds]()
     for gpu_type, most in zip(types, largest, strict=True):
-        row, best_s = dict[int, float](), math.inf
+        row = dict[int, float]()
+        best_s = math.inf
         for count in job.optional if job.gpu_type in (None, gpu_type) else ():
             speed = snapshot.profiles.speed(job.type, gpu_type, count) if 0 < count <= most else None
             if speed is not None and speed.seconds < best_s:
@@ -134,7 +141,8 @@ def _planned(
     """Return the job, or None if it is placed on an unknown node, or where no speed of it is known."""
     profiles = snapshot.profiles
     overheads = profiles.overheads(job.type)
-    host, present_s = -1, None
+    host = -1
+    present_s = None
     if is_placed(job):
         host = positions.get(job.node or "", -1)
         if host < 0:

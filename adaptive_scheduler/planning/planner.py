@@ -62,13 +62,13 @@ def choose_plan(
     if cluster is None or not positions.keys() >= {one.job for one in operations}:
         return default
     try:
-        plans = _compare(cluster, positions, operations, _may_start(snapshot, now, settings), Budget(LOOKS))
+        plans = _compare_plans(cluster, positions, operations, _may_start(snapshot, now, settings), Budget(LOOKS))
     except TooMuchToLookAt:
         return default
     best = min(plans, key=lambda plan: plan.outcome.objective + (0.0 if plan is plans[0] else BETTER_BY))
     if best is plans[0]:
         return default
-    return _decisions(cluster, best, plans, default)
+    return _decisions_of(cluster, best, plans, default)
 
 
 def _can_plan(snapshot: ClusterSnapshot, settings: Settings, papers: Iterable[Decision]) -> bool:
@@ -89,7 +89,7 @@ def _may_start(snapshot: ClusterSnapshot, now: float, settings: Settings) -> fro
     return frozenset(job.id for job in Queue(now, settings).in_order(snapshot))
 
 
-def _compare(
+def _compare_plans(
     cluster: PlannedCluster,
     positions: Mapping[str, int],
     papers: Sequence[Start | Reshape | Move],
@@ -99,7 +99,7 @@ def _compare(
     """Return the different plans with their outcomes, the paper's first; without, if there is no other one."""
     mark_late(cluster)
     present = present_places(cluster)
-    changes = tuple(_change(cluster, positions, one) for one in papers)
+    changes = tuple(_change_of(cluster, positions, one) for one in papers)
     plans = {frozenset(changes): Plan(PAPER, changes)}
     startable = {positions[name] for name in may_start if name in positions}
     for late_first, name in PLANS.items():
@@ -107,10 +107,12 @@ def _compare(
         plans.setdefault(frozenset(changes), Plan(name, changes))
     if len(plans) == 1:
         return list(plans.values())
-    return [replace(plan, outcome=_outcome(cluster, present, plan, budget)) for plan in plans.values()]
+    return [replace(plan, outcome=_outcome_of(cluster, present, plan, budget)) for plan in plans.values()]
 
 
-def _change(cluster: PlannedCluster, positions: Mapping[str, int], decision: Start | Reshape | Move) -> PlannedChange:
+def _change_of(
+    cluster: PlannedCluster, positions: Mapping[str, int], decision: Start | Reshape | Move
+) -> PlannedChange:
     host = cluster.names.index(decision.node)
     if isinstance(decision, Start) and decision.victim is not None:
         keeps = decision.victim_num_gpus or 0
@@ -118,7 +120,7 @@ def _change(cluster: PlannedCluster, positions: Mapping[str, int], decision: Sta
     return PlannedChange(positions[decision.job], host, decision.num_gpus)
 
 
-def _outcome(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budget: Budget) -> PlanOutcome:
+def _outcome_of(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budget: Budget) -> PlanOutcome:
     """Return what follows the plan if it is continued by the better of the two fluid policies."""
     places = _places_after(cluster, present, plan)
     runs = [FluidPolicy(cluster, places, late_first, budget).run() for late_first in PLANS]
@@ -128,9 +130,8 @@ def _outcome(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budg
 def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan) -> list[Place]:
     places = list(present)
     for change in plan.changes:
-        one, before = cluster.jobs[change.job], present[change.job]
-        still_s = one.start_s if one.waits else one.reshape_s if change.host == before.host else one.move_s
-        places[change.job] = Place(change.host, change.num_gpus, still_s, before.changes_at_s)
+        still_s = cluster.jobs[change.job].standstill_s(change.host)
+        places[change.job] = Place(change.host, change.num_gpus, still_s, present[change.job].changes_at_s)
         if change.victim >= 0:
             victim = present[change.victim]
             standstill_s = cluster.jobs[change.victim].reshape_s
@@ -138,19 +139,21 @@ def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan)
     return places
 
 
-def _decisions(
+def _decisions_of(
     cluster: PlannedCluster, best: Plan, plans: Sequence[Plan], papers: Sequence[Decision]
 ) -> list[Decision]:
     """Return the operations of the best plan, the paper's decisions on jobs without GPUs, and why others wait."""
     on_gpus = {one.job.id for one in cluster.jobs}
     others = [one for one in papers if one.job not in on_gpus]
-    operations = [_operation(cluster, change, best, plans) for change in best.changes]
+    operations = [_operation_of(cluster, change, best, plans) for change in best.changes]
     changed = {one.job for one in operations}
-    held = [_held(cluster, one, best, plans[0]) for one in papers if one.job in on_gpus and one.job not in changed]
+    held = [
+        _reason_to_wait(cluster, one, best, plans[0]) for one in papers if one.job in on_gpus and one.job not in changed
+    ]
     return [*others, *operations, *(one for one in held if one is not None)]
 
 
-def _held(cluster: PlannedCluster, paper: Decision, best: Plan, papers: Plan) -> Hold | None:
+def _reason_to_wait(cluster: PlannedCluster, paper: Decision, best: Plan, papers: Plan) -> Hold | None:
     """Return why a waiting job waits, if it does. A running one that the paper's rules would change needs no reason."""
     if isinstance(paper, Hold):
         return paper
@@ -160,26 +163,26 @@ def _held(cluster: PlannedCluster, paper: Decision, best: Plan, papers: Plan) ->
     return Hold(paper.job, Explanation(PLANNER, sentence))
 
 
-def _operation(
+def _operation_of(
     cluster: PlannedCluster, change: PlannedChange, best: Plan, plans: Sequence[Plan]
 ) -> Start | Reshape | Move:
-    one, node = cluster.jobs[change.job], cluster.names[change.host]
-    name, count = one.job.id, gpus(change.num_gpus)
+    one = cluster.jobs[change.job]
+    name = one.job.id
+    node = cluster.names[change.host]
+    count = gpus(change.num_gpus)
     if one.waits:
         victim = cluster.jobs[change.victim].job.id if change.victim >= 0 else None
         taken = f", and {victim} keeps {change.keeps}" if victim else ""
-        explanation = _explain(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
+        explanation = _explain_change(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
         return Start(name, node, change.num_gpus, explanation, victim, change.keeps if victim else None)
     if change.host == one.host:
-        return Reshape(
-            name, node, change.num_gpus, _explain(cluster, change, f"{name} gets {count} of {node}", best, plans)
-        )
-    return Move(
-        name, node, change.num_gpus, _explain(cluster, change, f"{name} moves to {count} of {node}", best, plans)
-    )
+        explanation = _explain_change(cluster, change, f"{name} gets {count} of {node}", best, plans)
+        return Reshape(name, node, change.num_gpus, explanation)
+    explanation = _explain_change(cluster, change, f"{name} moves to {count} of {node}", best, plans)
+    return Move(name, node, change.num_gpus, explanation)
 
 
-def _explain(
+def _explain_change(
     cluster: PlannedCluster, change: PlannedChange, does: str, best: Plan, plans: Sequence[Plan]
 ) -> Explanation:
     """Return the sentence, and as candidates what each plan, the best one first, does to this job."""
@@ -188,22 +191,21 @@ def _explain(
         for other in plan.changes:
             if other.job == change.job:
                 rejected = "" if plan is best else f"part of another plan, {plan.name}"
-                candidates.append(_candidate(cluster, other, plan, rejected))
+                candidates.append(_candidate_of(cluster, other, plan, rejected))
     papers = plans[0].outcome
     sentence = f"{does}: {_comparison(cluster, best, plans[0])}"
     return Explanation(PLANNER, sentence, tuple(candidates), papers.last_s, papers.sum_s)
 
 
-def _candidate(cluster: PlannedCluster, change: PlannedChange, plan: Plan, rejected: str) -> Candidate:
+def _candidate_of(cluster: PlannedCluster, change: PlannedChange, plan: Plan, rejected: str) -> Candidate:
     one = cluster.jobs[change.job]
     trained_s = one.seconds[cluster.kinds[change.host]].get(change.num_gpus, one.here_s)
-    still_s = one.start_s if one.waits else one.reshape_s if change.host == one.host else one.move_s
     return Candidate(
         node=cluster.names[change.host],
         num_gpus=change.num_gpus,
         makespan_s=plan.outcome.last_s,
         sum_s=plan.outcome.sum_s,
-        job_s=still_s + trained_s,
+        job_s=one.standstill_s(change.host) + trained_s,
         job=one.job.id,
         victim=cluster.jobs[change.victim].job.id if change.victim >= 0 else None,
         victim_num_gpus=change.keeps if change.victim >= 0 else None,

@@ -252,9 +252,8 @@ def _alone(state: Path) -> Iterator[IO[str]]:
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.fdopen(os.open(state / "up.lock", os.O_RDWR | os.O_CREAT, 0o600), "w")
-        os.fchmod(
-            lock.fileno(), 0o600
-        )  # whoever may read it may lock it, and keep this user's `reshape up` from starting
+        # Whoever may read it may lock it, and keep this user's `reshape up` from starting.
+        os.fchmod(lock.fileno(), 0o600)
     except OSError as error:
         raise Rejected(f"The state folder {state} cannot be used: {error.strerror}.") from None
     with lock:

@@ -122,14 +122,20 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("way", JOBS)
-def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_path: Path, way: str) -> None:
-    command, script, stop = JOBS[way]
+def two_folders(tmp_path: Path, script: str) -> tuple[Path, Path]:
+    """Return a folder for the undisturbed run, and one for the run that is stopped."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for folder in (whole, parts):
         folder.mkdir()
         (folder / "train.py").write_text(script)
         (folder / "sweep.py").write_text(BY_SUBPROCESS)
+    return whole, parts
+
+
+@pytest.mark.parametrize("way", JOBS)
+def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_path: Path, way: str) -> None:
+    command, script, stop = JOBS[way]
+    whole, parts = two_folders(tmp_path, script)
     assert run(whole, 1, command) == 0
     alone = results(whole)
     assert len(alone) > 1 and len(set(alone.values())) == len(alone), "each has a result of its own"
@@ -142,11 +148,7 @@ def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_pa
 @pytest.mark.parametrize("way", JOBS)
 def test_so_it_does_on_another_number_of_gpus(tmp_path: Path, way: str) -> None:
     command, script, stop = JOBS[way]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        folder.mkdir()
-        (folder / "train.py").write_text(script)
-        (folder / "sweep.py").write_text(BY_SUBPROCESS)
+    whole, parts = two_folders(tmp_path, script)
     assert run(whole, 1, command) == 0
     assert run(parts, 1, command, stop, CUDA_VISIBLE_DEVICES="0,1") == 143
     assert run(parts, 2, command, CUDA_VISIBLE_DEVICES="0") == 0
