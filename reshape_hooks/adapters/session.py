@@ -47,6 +47,12 @@ class Session:
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
+        self._leaves = False
+        atexit.register(self._at_exit)  # early, so that it runs behind what the script registers
+
+    def _at_exit(self) -> None:
+        if self._leaves:
+            quick_exit.leave_garbage()
 
     def begin(self, resumed: bool) -> None:
         """A training begins: from now on SIGTERM is answered after a step. `resumed`: from a checkpoint of it."""
@@ -112,6 +118,7 @@ class Session:
         if self.ranks.size > 1:
             atexit.register(_end_at_once)
         quick_exit.leave_driver_as_it_is()
+        self._leaves = True
         raise SystemExit(plain.STOPPED)
 
 
