@@ -303,8 +303,9 @@ def write_copies(plain: Any, folder: str, disk: str, job_id: str, holder: Any = 
     """
     memory = plain.InMemory(folder, job_id, 0)
     prefix = plain.TEMPORARY + "memory-"  # no trainer takes this for its own
-    for half in glob.glob(os.path.join(glob.escape(disk), prefix + "*")):
-        shutil.rmtree(half, ignore_errors=True)
+    for pattern in (f"{prefix}*", f"{plain.TEMPORARY}*{plain.OLD}"):  # a writer's that was killed; set aside by a stop
+        for doomed in glob.glob(os.path.join(glob.escape(disk), pattern)):
+            shutil.rmtree(doomed, ignore_errors=True)
     for name in copies(folder, held=True):
         target = plain.Checkpoints(disk, job_id, rank(name)[0])
         fault = memory._fault(name)

@@ -16,6 +16,7 @@ import pytest
 from reshape_hooks import plain
 from reshape_hooks.adapters import session
 from reshape_hooks.plain import CheckpointError, Checkpoints, boottime
+from sidecar.memory import write_copies
 from sidecar.output.progress import ProgressReader
 
 ROOT = Path(__file__).parents[3]
@@ -303,6 +304,21 @@ def test_pruning_keeps_the_newest_and_leaves_what_a_later_generation_is_writing(
     (folder / "bad-g1-s0").mkdir()
     Checkpoints(folder, "job", 1).prune(keep=2)
     assert names(folder) == [".tmp-g2-s11-99", "bad-g1-s0", "g1-s10", "g1-s3"]
+
+
+def test_a_stop_that_saves_in_memory_leaves_the_deleting_to_the_writer_of_the_copy(folder, memory):
+    on_disk = Checkpoints(folder, "job", 1)
+    for step in (1, 2, 3):
+        on_disk.save(step, {"a": lambda path: Path(path).write_bytes(b"x" * 2000)})
+    on_disk.save(4, {"a": b"x"})
+    on_disk.prune()
+    assert names(memory) == ["g1-s4", "room"]
+    assert names(folder) == [".tmp-g1-s1-old", "g1-s2", "g1-s3"]
+    assert on_disk.newest().name == "g1-s4"
+    write_copies(plain, str(memory), str(folder), "job")
+    assert names(folder) == ["g1-s2", "g1-s3", "g1-s4"]
+    on_disk.prune()
+    assert names(folder) == ["g1-s3", "g1-s4"]
 
 
 # Choosing
