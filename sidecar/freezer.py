@@ -368,8 +368,7 @@ class Freezer:
                 os._exit(1)
 
         env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-        if "LD_LIBRARY_PATH" in self.shim.env:  # its own driver's libraries, where these are in no usual place
-            env["LD_LIBRARY_PATH"] = self.shim.env["LD_LIBRARY_PATH"]
+        env.update(self.shim.driver_place())
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), verb, json.dumps(given)]
         self.verb, self.since, self.said = verb, time.clock_gettime(time.CLOCK_BOOTTIME), b""
         self.child = subprocess.Popen(

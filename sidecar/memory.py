@@ -179,7 +179,7 @@ class MemoryCopy:
             device = ",".join(self.shim.devices([self.gpu]))
             command += [str(listener.fileno()), *map(str, gpus)]
             passed += [listener.fileno(), *(lock for gpu, lock in self.shim.gpus.items() if gpu == self.gpu)]
-            env.update(CUDA_VISIBLE_DEVICES=device, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+            env.update(self.shim.driver_place(), CUDA_VISIBLE_DEVICES=device, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         try:
             self.writer = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if listener else subprocess.DEVNULL,

@@ -561,6 +561,10 @@ class Shim:
             raise Refused(f"the device plugin gave this container {len(named)} GPUs, not {len(gpu_ids)}")
         return (named or [str(index) for index in range(len(gpu_ids))])[: len(gpu_ids)]
 
+    def driver_place(self) -> "dict[str, str]":
+        """Return the variable by which the job finds its driver's library, where that is in no usual place."""
+        return {name: self.launch.env[name] for name in ("LD_LIBRARY_PATH",) if name in self.launch.env}
+
     def _stop(self, ask: "dict[str, Any]") -> None:
         """Stop the trainer. With `wait` one that announced that it saves when asked is not killed before it has."""
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))

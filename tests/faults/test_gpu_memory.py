@@ -72,11 +72,11 @@ class OnGpu(Training):
 
 
 @contextlib.contextmanager
-def training(folder: Path, **launch: Any) -> Iterator[OnGpu]:
+def training(folder: Path, env: dict[str, str] | None = None, **launch: Any) -> Iterator[OnGpu]:
     folder.mkdir(exist_ok=True)
     disk = folder / "checkpoints"
     disk.mkdir(exist_ok=True)
-    env = {"RESHAPE_CHECKPOINTS": str(disk), "PYTHONPATH": str(ROOT)}
+    env = {"RESHAPE_CHECKPOINTS": str(disk), "PYTHONPATH": str(ROOT), **(env or {})}
     command = trainer("held_chain", str(BULK))
     with running_shim(folder, command, env=env, gpus="nvml", **{"workdir": str(folder), **launch}) as shim:
         yield OnGpu(shim, folder)
@@ -100,6 +100,14 @@ def test_a_state_stays_on_the_gpu_and_comes_to_the_disk(tmp_path: Path) -> None:
         assert job.start_on(5, 2, f"g3-s{last}")["ok"]
         assert job.begins(5) == (last, "GPU")
         assert job.done_once()
+
+
+def test_a_state_stays_where_only_the_job_knows_its_drivers_library(
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    with training(tmp_path, env={"LD_LIBRARY_PATH": str(driver)}) as run:
+        run.hold()
 
 
 def test_the_first_gpu_must_stay_for_the_state_to_stay(tmp_path: Path) -> None:
