@@ -18,8 +18,8 @@ COUNTS = ([1], [1, 2], [1, 2, 4], [2, 4])
 NO_STEP_S = (8.0, 100.0)  # after which a training counts as hung: within slow saves and evaluations, or never
 
 # Each kind comes once before one comes again, so that a short soak has all of them.
-JOBS = ("quick", "quick", "slow save", "slow evaluation")
-KILLS = ("coordinator", "coordinator", "sidecar", "sidecar", "shim", "trainer", "launcher")
+JOBS = ("quick", "on a GPU", "on a GPU", "slow save", "slow evaluation")
+KILLS = ("coordinator", "coordinator", "sidecar", "sidecar", "shim", "trainer", "launcher", "holder")
 OTHERS = (
     "hung trainer", "hung trainer", "hung sidecar", "hung shim", "hung coordinator", "clock", "clock",
     "connections to coordinator", "connections to sidecar", "foreign process", "foreign process", "foreign lock",
@@ -38,6 +38,7 @@ class Arrival:
     save_every: int = SAVE_EVERY
     save_s: float = 0.0  # how long a save takes
     evaluation_s: float = 0.0  # how long an evaluation takes, each `SLOW_EVERY` steps; 0: there is none
+    on_gpu: bool = False  # whether its state is in the memory of its first GPU
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def plan(seed: int, seconds: float) -> Plan:
 
 def _arrival(chance: random.Random, at_s: float, name: str, kind: str) -> Arrival:
     counts = chance.choice(COUNTS)
-    if kind == "quick":
-        return Arrival(at_s, name, counts, chance.randint(40, 300))
+    if kind in ("quick", "on a GPU"):
+        return Arrival(at_s, name, counts, chance.randint(40, 300), on_gpu=kind == "on a GPU")
     steps, slow_s = chance.randint(40, 120), chance.uniform(*SLOW_S)
     if kind == "slow save":
         return Arrival(at_s, name, counts, steps, save_every=SLOW_EVERY, save_s=slow_s)

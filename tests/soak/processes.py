@@ -11,6 +11,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 SHM = Path("/dev/shm")
+HOLDER_WORDS = 10  # of the command by which a shim starts what writes its copies, if that holds nothing on a GPU
 
 
 def send(pid: int, number: int, folder: Path) -> bool:
@@ -36,6 +37,16 @@ def launchers(coordinator: int) -> list[int]:
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
     return sorted(pid for pid in family - {coordinator} if b"ansible" in _command(pid))
+
+
+def holders(folder: Path) -> list[tuple[str, int]]:
+    """The job and the process of each state that is held on a GPU for trainers of this folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        words = os.fsdecode(_command(int(entry.name))).split("\0")
+        if len(words) > HOLDER_WORDS and words[3].endswith("sidecar/memory.py") and words[6].startswith(str(folder)):
+            found.append((words[7], int(entry.name)))
+    return found
 
 
 def _command(pid: int) -> bytes:

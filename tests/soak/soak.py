@@ -23,6 +23,7 @@ from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 from reshape.services.local_gpus import USED_BY
 from reshape_hooks.plain import boottime
 from tests.e2e.up import Up, of_folder
+from tests.fakes import cuda
 from tests.patience import patient
 from tests.soak import machine, processes, training
 from tests.soak.machine import Connections, Foreigner, Machine
@@ -47,12 +48,15 @@ class Soak:
         self.machine = Machine(folder / "machine")
         self.machine.make()
         here = {"TMPDIR": str(self.temporary), machine.FOLDER: str(self.machine.folder)}
+        here["LD_LIBRARY_PATH"] = str(cuda.build(folder / "driver"))
         times = TIMES | {"RESHAPE_NO_STEP_S": str(self.plan.no_step_s)}
         self.up = Up(folder / "state", (), store, program=machine.__name__, **here, **times)
         self.waiting, self.kills, self.others = list(self.plan.arrivals), list(self.plan.kills), list(self.plan.others)
         self.submitted: dict[str, Arrival] = {}
         self.killed: Counter[str] = Counter()
+        self.hunted: list[Fault] = []  # kills of what holds a state on a GPU, once there is one
         self.done: Counter[str] = Counter()  # of the other faults
+        self.holders: set[int] = set()  # processes that have held a state on a GPU
         self.hung: list[int] = []  # processes
         self.connections: list[Connections] = []
         self.foreigners: list[Foreigner] = []
@@ -100,7 +104,10 @@ class Soak:
         doc = {
             "job_id": job.name, "job_type": "digits-numpy", "command": command, "iterations": job.steps,
             "optional_num_gpus": job.counts, "elastic": True,
-            "env": {training.SAVE_S: str(job.save_s), training.EVALUATION_S: str(job.evaluation_s)},
+            "env": {
+                training.SAVE_S: str(job.save_s), training.EVALUATION_S: str(job.evaluation_s),
+                training.ON_GPU: "yes" if job.on_gpu else "no",
+            },
         }  # fmt: skip
         with suppress(CoordinatorUnreachable):
             if job.name not in {found["job_id"] for found in self._every_job()}:  # its answer may have been lost
@@ -111,6 +118,8 @@ class Soak:
     def _kill(self, kill: Fault) -> None:
         if kill.kind == "coordinator":
             self._kill_coordinator(kill.for_s)
+        elif kill.kind == "holder":
+            self.hunted.append(kill)
         elif kill.kind == "launcher":
             self._kill_one(kill, [("", pid) for pid in self._launchers()])
         else:
@@ -179,6 +188,13 @@ class Soak:
             self.foreigners.remove(one)
             self.foreign += one.end(self.machine)
 
+    def _see_holders(self) -> None:
+        """Count the states that are held on a GPU, and kill one if that is due."""
+        found = processes.holders(self.up.state)
+        self.holders |= {pid for _, pid in found}
+        if found and self.hunted:
+            self._kill_one(self.hunted.pop(0), found)
+
     def _see_foreigners(self) -> None:
         """Note which GPUs the coordinator shows as another one's."""
         unseen = [one for one in self.foreigners if one.shown and one.shown_at is None]
@@ -202,7 +218,7 @@ class Soak:
         if processes.send(pid, signal.SIGKILL, self.temporary.parent):
             self.killed[kill.kind] += 1
             self.killed_last = time.monotonic()
-            if kill.kind in ("shim", "trainer"):
+            if kill.kind in ("shim", "trainer", "holder"):
                 self.killed_at.setdefault(job, []).append(boottime())
 
     def _launchers(self) -> list[int]:
@@ -216,6 +232,7 @@ class Soak:
     def _look(self) -> None:
         """Measure, and note a new step. Nothing stalls while no job is open."""
         self._see_foreigners()
+        self._see_holders()
         self.launches |= {path.parent for path in self.up.state.glob("jobs/*/shim.lock")}
         process = self.up.process
         if process is not None and time.monotonic() > self.started_at + CALM_S:
@@ -282,6 +299,12 @@ class Soak:
         files = [f"socket {path}" for path in processes.sockets(self.up.state)]
         return left + files + [f"/dev/shm/{name}" for name in processes.in_memory(self.launches)]
 
+    def _taken(self) -> int:
+        return sum(
+            path.read_text(errors="replace").count("state taken from GPU")
+            for path in self.up.state.glob("jobs/*/output.log*")
+        )
+
     def growth(self) -> str:
         """Of the coordinator that lived longest: memory and open files, from when it had come up to its end."""
         longest = max(self.memory.values(), key=len, default=[])
@@ -300,6 +323,8 @@ class Soak:
             f"jobs         {len(self.submitted)}, {len(ended)} completed; {slow} of them slow",
             f"kills        {self.killed.total()}: {kills}",
             f"others       {self.done.total()}: {others}",
+            f"on a GPU     {sum(job.on_gpu for job in self.submitted.values())} jobs, "
+            f"{len(self.holders)} processes held their state, {self._taken()} states taken from there",
             f"foreign      {sum(one.locked for one in self.foreign)} locks held, "
             f"{sum(not one.locked for one in self.foreign)} processes shown",
             f"violations   {len(verdict.violations)}",

@@ -5,12 +5,13 @@ Files in its folder hold it up at some points, or have it end there.
 
 import ctypes
 import hashlib
-import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+
+import held
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import held_memory
@@ -26,26 +27,6 @@ def at(point: str) -> None:
         time.sleep(0.005)
 
 
-def made(size: int) -> tuple:
-    piece = ctypes.create_string_buffer(size)
-    return piece, ctypes.addressof(piece)
-
-
-def loaded(folder: Path) -> tuple:
-    """The bulk of a state, and where it was."""
-    kept = json.loads((folder / plain.TENSORS).read_text())
-    pieces = None
-    try:
-        pieces = held_memory.take_back(kept, made)
-    except (held_memory.CannotBeHeld, OSError):
-        pass
-    if pieces:
-        return pieces[0].raw, "GPU"
-    while not (folder / plain.BULK).exists():
-        time.sleep(0.005)
-    return (folder / plain.BULK).read_bytes()[: kept["sizes"][0]], "file"
-
-
 here = plain.environment()
 checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
 try:
@@ -58,7 +39,7 @@ if saved:
     step, state = saved.step, (saved.path / "state").read_bytes()
     bulk, place = (saved.path / "bulk").read_bytes() if (saved.path / "bulk").exists() else b"", "disk"
     if (saved.path / plain.TENSORS).exists():
-        bulk, place = loaded(saved.path)
+        (bulk,), place = held.loaded(saved.path)
     assert bulk == state[:1] * BULK
 at("loaded")
 stop = plain.StopFlag(here.announce)
@@ -67,17 +48,12 @@ while True:
     if stop.stopping:
         bulk = ctypes.create_string_buffer(state[:1] * BULK, BULK)
         whole = {"state": state, "bulk": bulk.raw}
-        held, folder = None, held_memory.offered()
-        if folder:
-            try:
-                at("hand-over")
-                piece = held_memory.Piece(ctypes.addressof(bulk), BULK)
-                kept = held_memory.hand_over(folder, [piece], 0, 0)
-                held = {"state": state, plain.TENSORS: json.dumps(kept).encode()}
-            except (held_memory.CannotBeHeld, OSError) as why:
-                plain.warn(f"not held: {why}")
+        kept = None
+        if folder := held_memory.offered():
+            at("hand-over")
+            kept = held.hand_over(folder, [held_memory.Piece(ctypes.addressof(bulk), BULK)])
         at("save")
-        checkpoints.save(step, whole, in_memory=held)
+        checkpoints.save(step, whole, in_memory=kept and {"state": state, **kept})
         checkpoints.prune()
         at("exit")
         sys.exit(plain.STOPPED)
