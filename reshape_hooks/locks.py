@@ -7,6 +7,7 @@ The example trainings call `GpuLocks`; the judge of a run calls `violations`, or
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import glob
 import json
@@ -45,7 +46,8 @@ class GpuLocks:
         now = boottime()
         for gpu in self.gpus:
             line = {"gpu": gpu, **self.who, "boottime_in": self.since, "boottime_out": now, "step": step}
-            self.log.write(json.dumps(line) + "\n")
+            with contextlib.suppress(OSError):  # a full disk must not end the training; its judge misses the step
+                self.log.write(_written(line))
         self.since = now
 
     def close(self) -> None:
@@ -58,12 +60,17 @@ class GpuLocks:
         try:
             fcntl.flock(self._append(f"{plain_name(gpu)}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._append("violations").write(json.dumps({"gpu": gpu, **self.who, "boottime_in": self.since}) + "\n")
+            self._append("violations").write(_written({"gpu": gpu, **self.who, "boottime_in": self.since}))
 
     def _append(self, name: str) -> Any:
-        file = (self.folder / name).open("a", buffering=1)
+        file = (self.folder / name).open("ab", buffering=0)
         self.files.append(file)
         return file
+
+
+def _written(line: Line) -> bytes:
+    """Return a line as it is written: behind a break, since a full disk may have cut off the one before."""
+    return b"\n" + json.dumps(line).encode()
 
 
 def violations(folder: str | os.PathLike[str]) -> list[Line]:
@@ -102,7 +109,7 @@ def _overlaps(lines: list[Line]) -> list[Line]:
 
 
 def _lines(path: Path) -> list[Line]:
-    """The JSON lines of a file; the last one of a killed process may be cut off."""
+    """The JSON lines of a file; one may be cut off, where its process was killed or the disk was full."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape_hooks.locks import GpuLocks, violations
+from reshape_hooks.locks import GpuLocks, uses, violations
 from reshape_hooks.plain import environment
 
 ROOT = Path(__file__).parents[3]
@@ -118,3 +118,21 @@ def test_locks_of_odd_names_are_different_files_inside_the_folder(tmp_path):
     with next(folder.glob("*.lock")).open("a") as lock, pytest.raises(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     locks.close()
+
+
+def test_a_disk_that_is_full_ends_no_training(tmp_path):
+    here = environment({"CUDA_VISIBLE_DEVICES": "a", "RESHAPE_JOB_ID": "job", "RESHAPE_GPU_LOCKS": str(tmp_path)})
+    (tmp_path / f"job-g{here.generation}-{os.getpid()}.jsonl").symlink_to("/dev/full")
+    locks = GpuLocks(here)
+    locks.used(1)
+    locks.close()
+
+
+def test_a_line_that_a_full_disk_has_cut_off_hides_no_other(tmp_path):
+    here = environment({"CUDA_VISIBLE_DEVICES": "a", "RESHAPE_JOB_ID": "job", "RESHAPE_GPU_LOCKS": str(tmp_path)})
+    locks = GpuLocks(here)
+    locks.used(1)
+    locks.log.write(b'\n{"gpu": "a", "job": "jo')
+    locks.used(2)
+    locks.close()
+    assert [use["step"] for use in uses(tmp_path, "job")] == [1, 2]
