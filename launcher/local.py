@@ -27,7 +27,7 @@ from launcher.launch_records import LaunchRecords, ask_status
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
-from sidecar import protocol
+from sidecar import device_filter, protocol
 from sidecar.resources.limits import ControlGroup
 from sidecar.startup.log_format import VARIABLE
 
@@ -203,6 +203,7 @@ class LocalPlatform:
                 (folders.launch / name).unlink(missing_ok=True)
         # A killed shim takes along the sidecar that would have lifted it.
         ControlGroup(folders.launch.name, below=self._node_group(doc)).lift()
+        device_filter.clear(str(folders.launch))
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s

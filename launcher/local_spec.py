@@ -14,6 +14,7 @@ from typing import Any, Literal
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 from launcher import launch_file
+from sidecar import device_filter
 
 # The variables of `reshape up` that a job inherits. The others may hold our secrets: a job that needs more sets
 # them in its `env`, as it has to on a cluster.
@@ -38,6 +39,8 @@ class LocalSettings:
 
     gpus: Literal["emulated", "nvml"] = "emulated"  # where the sidecar reads GPU usage from
     gpu_memory: int | None = None  # bytes of one emulated GPU
+    gpu_minors: Mapping[str, int] = field(default_factory=dict)  # numbers of real GPUs' device files
+    unfiltered: str = ""  # why no device filter can keep jobs from other GPUs; empty where one can
     gpu_locks: Path | None = None  # folder of the oracle's lock files (demo and tests), given to trainers
     heartbeat_s: float = 5.0
     lease_s: float = 300.0  # L: a trainer is ended when its lease is not renewed for so long
@@ -104,6 +107,9 @@ def launch_spec(
         "port": 0,
         "gpus": settings.gpus,
         "gpu_memory": settings.gpu_memory,
+        "gpu_major": device_filter.MAJOR,
+        "gpu_minors": dict(settings.gpu_minors),
+        "unfiltered": settings.unfiltered,
         "checkpoints": str(folders.checkpoints),
         "imports": str(folders.imports),
     }

@@ -25,6 +25,7 @@ from reshape import foreign
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.doctor import Finding, Level, show
 from reshape.services.detached import runs
+from sidecar import device_filter
 from sidecar.resources.gpus import list_gpus, short_type
 
 SHM = Path("/dev/shm")
@@ -66,12 +67,20 @@ def _gpus() -> Iterator[Finding]:
     if found := [short_type(gpu.gpu_type) for gpu in list_gpus()]:
         kinds = ", ".join(f"{found.count(kind)} {kind}" for kind in dict.fromkeys(found))
         yield Finding("well", f"GPUs that NVML finds: {kinds}.")
+        yield _device_filter()
     elif not Path("/dev/nvidiactl").exists():
         yield Finding("warning", "No NVIDIA GPU is here: `reshape up --gpus 4xV100` emulates some.")
     elif importlib.util.find_spec("pynvml") is None:
         yield Finding("missing", "GPUs cannot be read without nvidia-ml-py: pip install '.[gpu]' in the checkout.")
     else:
         yield Finding("missing", "The NVIDIA driver is loaded, but NVML finds no GPU: does nvidia-smi list them?")
+
+
+def _device_filter() -> Finding:
+    """Try one, and remove it again."""
+    if why := device_filter.unable():
+        return Finding("warning", f"A script that chooses GPUs itself can use those of other jobs: {why}.")
+    return Finding("well", "The kernel can keep each job from the GPUs of others (device filter).")
 
 
 def _open_files() -> Iterator[Finding]:

@@ -174,6 +174,7 @@ def part(name: str) -> Any:
 
 
 CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memory", "gpu_locks", "freezer"))
+FILTER = part("device_filter")
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -181,11 +182,12 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
     def __init__(
         self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool,
-        wait: "int | None" = None, gpus: "Iterable[int]" = (),
+        wait: "int | None" = None, gpus: "Iterable[int]" = (), entrance: str = "",
     ) -> None:  # fmt: skip
         """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins.
 
-        `gpus`: the locks of those that it uses, which it and its children hold as long as they live.
+        `gpus`: the locks of those that it uses, which it and its children hold as long as they live. `entrance`: of the
+        control group in which they are.
         """
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
@@ -201,6 +203,9 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
+            if entrance:
+                with contextlib.suppress(OSError), open(entrance, "w") as file:
+                    file.write("0")  # ourselves
             if wait is not None:
                 signal.setitimer(signal.ITIMER_REAL, WAIT_BY_S)  # ends it unless our hooks come first and stop it
 
@@ -297,6 +302,7 @@ class Shim:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
         self.status.update(unfit="", warm="", warm_s=None, in_memory=None, on_gpu="", holder=None, freezes=False)
+        self.status["gpu_access"] = ""
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
@@ -323,6 +329,9 @@ class Shim:
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
         self.gpus: dict[str, int] = {}  # locks of real GPUs that it uses
+        self.filter: Any = None
+        if FILTER and launch.gpus == "nvml" and not launch.pod:
+            self.filter = FILTER.GpuFilter(launch, self.status)
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
@@ -451,7 +460,10 @@ class Shim:
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
 
     def lock_gpus(self, gpu_ids: "list[str]") -> str:
-        """Lock these real GPUs for the whole machine. Return why not, in which case none is; empty if all are."""
+        """Lock these real GPUs for the whole machine, and let the trainer open them and no others.
+
+        Return why not, in which case none is; empty if all are.
+        """
         self.unlock_gpus()
         try:
             for gpu in gpu_ids if LOCKS and self.launch.gpus == "nvml" and not self.launch.pod else ():
@@ -463,13 +475,17 @@ class Shim:
                 self.gpus[gpu] = lock
         except LOCKS.Unusable as fault:  # train all the same: only others of the machine could take it, too
             say(str(fault))
+        if self.filter:
+            self.filter.permit(gpu_ids)
         return ""
 
     def unlock_gpus(self) -> None:
-        """Unlock all GPUs but one on which the state of the last trainer is held."""
+        """Unlock all GPUs but one on which the state of the last trainer is held, and let no process open one."""
         held = self.copy.gpu if self.copy else ""
         for gpu in [one for one in self.gpus if one != held]:
             os.close(self.gpus.pop(gpu))
+        if self.filter:
+            self.filter.permit(())
 
     def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
         """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
@@ -497,7 +513,9 @@ class Shim:
             if waiting:
                 waiting.open_log()
             given = launch.workdir, launch.output, launch.tee
-            self.trainer = waiting or Child(self, launch.command, self.env, *given, gpus=self.gpus.values())
+            self.trainer = waiting or Child(
+                self, launch.command, self.env, *given, gpus=self.gpus.values(), entrance=self.entrance
+            )
             self.alive = True
             self.status.update(trainer="running", trainer_pid=self.trainer.pid, output_from=self.trainer.log.tell())
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as fault:  # codes are a shell's
@@ -541,7 +559,13 @@ class Shim:
     def _wait(self, env: "dict[str, str]", connection: int) -> Child:
         """Start an interpreter that waits."""
         launch = self.launch
-        return Child(self, launch.command, env, launch.workdir, launch.output, launch.tee, wait=connection)
+        given = launch.workdir, launch.output, launch.tee
+        return Child(self, launch.command, env, *given, wait=connection, entrance=self.entrance)
+
+    @property
+    def entrance(self) -> str:
+        """The file by which the trainer's processes enter the group that opens its GPUs only; empty without one."""
+        return str(self.filter.entrance) if self.filter else ""
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
@@ -685,7 +709,7 @@ class Shim:
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             if due or not self._trains_on(self.trainer, now):
                 self._clear(self.trainer, now)
-        for part in filter(None, (self.warm, self.copy, self.freezer)):
+        for part in filter(None, (self.warm, self.copy, self.freezer, self.filter)):
             part.tick(now)
         self._keep_sidecar(now)
 
@@ -885,6 +909,8 @@ class Shim:
                     say(f"went on after {fault!r}; look whether disk and memory are full, else report it")
         if self.copy:
             self.copy.end()
+        if self.filter:
+            self.filter.end()
         return self._exit_status()
 
 
@@ -917,7 +943,7 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
     vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="", group="")
-    launch.gpus = ""
+    launch.gpus, launch.gpu_major, launch.gpu_minors, launch.unfiltered = "", 0, {}, "it was not asked for"
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     with contextlib.suppress(OSError), open(launch.group, "w") as file:  # empty: there is none

@@ -59,6 +59,7 @@ def job_view(
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
         "usage": _usage(Usage()), "eta_s": None,
         "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, "pause": None,
+        "gpu_access": None,
         "because": None, "receipt": None, **starts_if(None),
     }  # fmt: skip
     if job.state not in s.ENDED:
@@ -171,6 +172,7 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
         "trainer_pid": beat.shim.trainer_pid,
         "sidecar_url": beat.url,
         "restart": _restart(beat.shim),
+        "gpu_access": beat.shim.gpu_access or None,
     }
     if progress.value is not None:
         live |= {"value": progress.value, "value_name": progress.value_name}

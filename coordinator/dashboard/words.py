@@ -58,6 +58,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "category": view.get("category"),
         "reshapes": view.get("reshapes"),
         "restart": view.get("restart"),
+        "can open": view.get("gpu_access"),
         "moves": view.get("moves") or None,
         "sent back": view.get("preempts") or None,
         "generation": view.get("generation"),

@@ -51,6 +51,8 @@ from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problem
 from reshape.services.machine_load import watch_load
 from reshape.services.old_folders import watch_folders
 from reshape.services.up_log import keep_short
+from sidecar import device_filter
+from sidecar.resources.gpus import device_minors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -165,8 +167,11 @@ def _build(
     gpus = [gpu for node in nodes for gpu in node.gpus]
     clock, master_key = SystemClock(), _secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")
+    real = bool(gpus) and not gpus[0].emulated
     local = LocalSettings(
-        gpus="nvml" if gpus and not gpus[0].emulated else "emulated",
+        gpus="nvml" if real else "emulated",
+        gpu_minors=device_minors() if real else {},
+        unfiltered=device_filter.unable() if real else "",
         gpu_memory=gpus[0].memory_total if gpus else None,
         gpu_locks=Path(locks) if locks else None,
         heartbeat_s=config.heartbeat_s,

@@ -56,6 +56,7 @@ class DeviceInfo:
     gpu_id: str  # UUID
     gpu_type: str  # NVML's name, as `NVIDIA H100 80GB HBM3`
     memory: int  # bytes
+    minor: int | None = None  # N of its device file /dev/nvidiaN, if NVML tells it
 
 
 class EmulatedProbe:
@@ -246,6 +247,11 @@ def list_gpus(nvml: Any = None) -> list[DeviceInfo]:
         nvml.nvmlShutdown()
 
 
+def device_minors() -> dict[str, int]:
+    """Return the number N of each GPU's device file /dev/nvidiaN by the GPU's UUID, where NVML tells it."""
+    return {gpu.gpu_id: gpu.minor for gpu in list_gpus() if gpu.minor is not None}
+
+
 def short_type(name: str) -> str:
     """Return the GPU type as in speed profiles: `NVIDIA H100 80GB HBM3` is an H100."""
     if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
@@ -258,6 +264,9 @@ def _found(nvml: Any, index: int) -> DeviceInfo | None:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        return DeviceInfo(nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle), memory)
+        name, minor = nvml.nvmlDeviceGetName(handle), None
+        with contextlib.suppress(nvml.NVMLError):
+            minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
+        return DeviceInfo(nvml.nvmlDeviceGetUUID(handle), name, memory, minor)
     except nvml.NVMLError:
         return None

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sidecar import warm
+from sidecar import device_filter, warm
 from sidecar.protocol import Heartbeat
-from sidecar.resources.gpus import SLACK, Footprint, NvmlProbe, list_gpus
+from sidecar.resources.gpus import SLACK, Footprint, NvmlProbe, device_minors, list_gpus
 from tests.fakes.sidecar_launch import Launch
 from tests.fakes.tiny_coordinator import TinyCoordinator, serving
 from tests.interpreters import python_with
@@ -296,3 +296,36 @@ def interpreter(beat: Heartbeat) -> int:
         if parent == beat.shim.shim_pid and int(stat.parent.name) != beat.shim.trainer_pid and waits:
             return int(stat.parent.name)
     raise AssertionError("no interpreter waits")
+
+
+SEES = """
+import torch
+print("visible", torch.cuda.device_count() if torch.cuda.is_available() else 0, flush=True)
+import time
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("script", ["torch"], indirect=True)
+@pytest.mark.parametrize("own", [True, False], ids=["its own GPU", "another job's GPU"])
+def test_a_training_can_use_only_the_gpus_whose_device_files_it_may_open(
+    tmp_path: Path, coordinator: TinyCoordinator, gpus: list[str], script: list[str], own: bool
+) -> None:
+    """A wrong number of its device file stands for another GPU, as there may be one only."""
+    if why := device_filter.unable():
+        pytest.skip(f"no device filter can be in force here: {why}")
+    Path(script[1]).write_text(SEES)
+    number = device_minors()[gpus[0]]
+    given: dict[str, Any] = {"gpus": "nvml", "command": script, "unfiltered": "", "gpu_major": device_filter.MAJOR}
+    given["gpu_minors"] = {gpus[0]: number if own else number + 40}
+    begun = Launch(tmp_path / "filtered", coordinator.url(), **given).ready()
+    try:
+        begun.start(1, (gpus[0],))
+        log = begun.folder / "output.log"
+        seen = eventually(
+            lambda: log.exists() and re.findall(r"^visible (\d+)$", log.read_text(), re.M), "it looks", 60
+        )
+        assert seen == [str(int(own))]
+        told(coordinator, 1, lambda b: b.shim.gpu_access == device_filter.OWN, "it is told")
+    finally:
+        begun.end()

@@ -16,7 +16,9 @@ import os
 from pathlib import Path
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
 
-here, nvml = Path(HERE), FakeNvml([FakeGpu(gpu, name="NVIDIA H100") for gpu in SHOWN])
+here, nvml = Path(HERE), FakeNvml([
+    FakeGpu(gpu, name="NVIDIA H100", minor=60 + number) for number, gpu in enumerate(SHOWN)
+])
 
 def held():
     for file in here.glob("*.held"):

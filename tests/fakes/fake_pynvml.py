@@ -54,6 +54,7 @@ class FakeGpu:
     reserved: int = 0  # bytes of `used` that are the driver's own
     xids: list[int] = field(default_factory=list)  # that the driver has yet to tell
     has_events: bool = True
+    minor: int | None = None  # of its device file
 
 
 @dataclass
@@ -130,6 +131,11 @@ class FakeNvml:
 
     def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
         return handle.name
+
+    def nvmlDeviceGetMinorNumber(self, handle: FakeGpu) -> int:
+        if handle.minor is None:
+            raise NVMLError_NotSupported("not supported")
+        return handle.minor
 
     def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> _Memory:
         if handle.lost:

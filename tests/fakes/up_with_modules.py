@@ -1,7 +1,7 @@
 """Runs `reshape` as `quick_plays` does, and has sidecars, too, find the modules of a folder first.
 
-Called as `python -m tests.fakes.up_with_modules ARGUMENTS OF RESHAPE`; the folder is in TEST_MODULES. Usable without
-pytest.
+Called as `python -m tests.fakes.up_with_modules ARGUMENTS OF RESHAPE`; the folder is in TEST_MODULES. TEST_GPU_MAJOR:
+the number of the kind of device files that stand for GPUs, if any do. Usable without pytest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher import local, playbook
 from reshape.cli.main import main as reshape
+from sidecar import device_filter
 from tests.fakes import quick_plays
 
 
@@ -22,6 +23,8 @@ def main() -> None:
         command = [word.replace("PYTHONPATH=", f"PYTHONPATH={folder}:", 1) for word in command]
         return dict(made(job, folders, coordinator, command, *more))
 
+    if major := os.environ.get("TEST_GPU_MAJOR"):
+        device_filter.MAJOR = int(major)
     local.launch_spec = with_modules
     playbook._runner = quick_plays.runner
     reshape()

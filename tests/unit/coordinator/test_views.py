@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.api.views import gpu_view, job_view, pause, pods_view
+from coordinator.dashboard.words import facts
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord
 from coordinator.telemetry.heartbeats import heartbeat_row
@@ -37,6 +38,15 @@ def test_a_running_job_says_whether_its_starts_are_cold_and_why(cold: str, warm:
     beat = seen(steps=40)
     beat.shim.cold, beat.shim.warm = cold, warm
     assert job_view(job(s.RUNNING, "a"), beat, {}, emulated=True)["restart"] == said
+
+
+def test_a_running_job_says_which_gpus_it_can_open() -> None:
+    beat = seen(steps=40)
+    assert job_view(job(s.RUNNING, "a"), beat, {}, emulated=True)["gpu_access"] is None
+    beat.shim.gpu_access = "only its own GPUs (device filter)"
+    view = job_view(job(s.RUNNING, "a"), beat, {}, emulated=False)
+    assert view["gpu_access"] == "only its own GPUs (device filter)"
+    assert facts(view, str, 0.0)["can open"] == "only its own GPUs (device filter)"
 
 
 def test_a_training_with_a_large_state_says_how_long_a_reshape_would_pause_it() -> None:

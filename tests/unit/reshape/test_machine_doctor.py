@@ -16,6 +16,7 @@ import pytest
 
 from reshape import foreign, machine_doctor
 from reshape.doctor import Finding
+from sidecar import device_filter
 from tests.e2e.up import running
 from tests.fakes.terminal import Output
 
@@ -59,6 +60,11 @@ def test_what_real_gpus_lack_is_told_and_their_absence_is_no_fault(
     two = [SimpleNamespace(gpu_type="NVIDIA H100 80GB HBM3")] * 2
     monkeypatch.setattr(machine_doctor, "list_gpus", lambda: two)
     assert "GPUs that NVML finds: 2 H100." in found(state, "well")
+    monkeypatch.setattr(device_filter, "unable", lambda: "")
+    assert "The kernel can keep each job from the GPUs of others (device filter)." in found(state, "well")
+    monkeypatch.setattr(device_filter, "unable", lambda: "`reshape up` does not run as root")
+    said = "A script that chooses GPUs itself can use those of other jobs: `reshape up` does not run as root."
+    assert said in found(state, "warning")
     monkeypatch.setattr(machine_doctor, "list_gpus", list)
     assert any("emulates some" in said for said in found(state, "warning"))
 

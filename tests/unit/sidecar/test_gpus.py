@@ -153,8 +153,8 @@ def test_without_pynvml_a_gpu_is_unhealthy_and_none_is_listed(monkeypatch: pytes
 
 
 def test_the_gpus_of_a_machine_are_listed_but_for_the_broken_ones() -> None:
-    nvml = FakeNvml([FakeGpu("GPU-1"), FakeGpu("GPU-2", lost=True), FakeGpu("GPU-3", name="H100", total=80)])
-    assert list_gpus(nvml) == [DeviceInfo("GPU-1", "NVIDIA V100", 16 << 30), DeviceInfo("GPU-3", "H100", 80)]
+    nvml = FakeNvml([FakeGpu("GPU-1"), FakeGpu("GPU-2", lost=True), FakeGpu("GPU-3", name="H100", total=80, minor=7)])
+    assert list_gpus(nvml) == [DeviceInfo("GPU-1", "NVIDIA V100", 16 << 30), DeviceInfo("GPU-3", "H100", 80, 7)]
     assert nvml.sessions == 0
 
 

@@ -1,0 +1,72 @@
+"""Under a `reshape up` of root each job opens only its own GPUs. Device files that the test makes stand for GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar import device_filter, gpu_locks
+from tests.e2e.test_frozen import TRAINERS
+from tests.e2e.test_suspend_and_drain import command
+from tests.e2e.up import Up, wait_for
+from tests.fakes.fake_driver import FakeDriver
+
+WHY = device_filter.unable()
+pytestmark = pytest.mark.skipif(bool(WHY), reason=f"device filters cannot be tried here: {WHY}")
+MAJOR, FIRST_MINOR = 4, 60  # of terminals: to open a node of it does no harm
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[str]:
+    """The device files of two GPUs."""
+    paths = [tmp_path / f"gpu{number}" for number in range(2)]
+    for number, path in enumerate(paths):
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(MAJOR, FIRST_MINOR + number))
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    driver = FakeDriver(tmp_path / "driver")
+    driver.pynvml(tmp_path / "modules", gpus=2)
+    modules = str(tmp_path / "modules")
+    given = {**driver.environment, "PYTHONPATH": modules, "TEST_MODULES": modules, "TEST_GPU_MAJOR": str(MAJOR)}
+    started = Up(tmp_path / "state", (), program="tests.fakes.up_with_modules", **given)
+    try:
+        started.start()
+        yield started
+    finally:
+        started.clear()
+        for gpu in driver.gpus:
+            Path(gpu_locks.path_of(gpu)).unlink(missing_ok=True)
+
+
+def opens(up: Up, job_id: str) -> str:
+    """What a job could open last; empty while it has not tried."""
+    found: list[str] = re.findall(r"opens=(\S*) of_child=", up.client.output(job_id))
+    return found[-1] if found else ""
+
+
+def test_two_jobs_open_one_gpu_each_and_nothing_is_left_of_their_groups(up: Up, nodes: list[str]) -> None:
+    line = [sys.executable, str(TRAINERS / "opens_devices.py"), *nodes]
+    for job_id in ("one", "two"):
+        up.client.submit({"job_id": job_id, "state": "submitted", "command": line, "optional_num_gpus": [1]})
+    for job_id in ("one", "two"):
+        up.until(job_id, "running")
+    found = [wait_for(lambda job_id=job_id: opens(up, job_id), what=f"{job_id} has tried") for job_id in ("one", "two")]
+    assert sorted(found) == ["gpu0", "gpu1"]
+    wait_for(lambda: up.job("one")["gpu_access"] == device_filter.OWN, what="it is told")
+    assert re.search(r"^can open: +only its own GPUs \(device filter\)$", command(up, "job", "one")[1], re.M)
+    groups = [Path(note.read_text().strip()) for note in up.state.glob(f"jobs/*/{device_filter.NOTE}")]
+    assert len(groups) == 2
+    assert all(group.is_dir() for group in groups)
+    for job_id in ("one", "two"):
+        up.client.cancel(job_id)
+        up.until(job_id, "cancelled")
+    wait_for(lambda: not any(group.exists() for group in groups), what="no group is left")
