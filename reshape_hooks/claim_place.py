@@ -68,6 +68,8 @@ def _values(local: Any, names: Any) -> Iterator[tuple[str, str]]:
 
 def _text(value: Any) -> str | None:
     """Return a text for a value, the same for the same one in another process; None for what has none."""
+    if type(value).__module__.startswith("reshape_hooks."):  # as the generation
+        return None
     if hasattr(value, "__array__") or hasattr(value, "numpy"):
         return f"{getattr(value, 'shape', '')} {zlib.crc32(memoryview(_array(value)).cast('B')[:MOST]):08x}"
     if isinstance(value, (list, tuple)):

@@ -37,20 +37,28 @@ OF_A_START = re.compile(  # variables that say nothing of what is trained, or ar
     "|(KUBERNETES|OMPI|PMI|PMIX|SLURM|RAY|JPY|DBUS|SSH|XDG|MAKE|CONDA)[A-Z]*_.*|MAKEFLAGS|MFLAGS|INVOCATION_ID|DISPLAY"
     "|_|PWD|OLDPWD|SHLVL|PATH|RANK|WORLD_SIZE|HOSTNAME|TMPDIR|TERM|COLUMNS|LINES|PYTHON[A-Z]*|WANDB_RUN_ID"
 )
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")  # of a process among several
 MOST_READ = 1 << 20  # bytes of initial weights that are looked at
 
 _one_at_a_time = threading.RLock()
 _files: dict[Path, int] = {}  # folder -> its lock; closing one would let go what is locked in it
 _ours: dict[Path, set[int]] = {}  # folder -> the claims of this process
+_alone: dict[Path, list[OfTraining]] = {}  # those of them that a script has which saves by itself
 
 
 class OfTraining(plain.Checkpoints):
-    """The checkpoints of one training. `number`: of its claim. `before`: steps of those that have ended before it."""
+    """The checkpoints of one training. `number`: of its claim. `before`: steps of those that have ended before it.
 
-    def __init__(self, here: plain.Environment, number: int, before: int = 0) -> None:
+    `apart`: its script makes an object for each look and save.
+    """
+
+    known_by: Mapping[str, Any]
+
+    def __init__(self, here: plain.Environment, number: int, before: int = 0, apart: bool = False) -> None:
+        self.apart = apart
         self.root, self.number, self.before = Path(here.checkpoints), number, before
         self.name = plain.training_name(number)
-        super().__init__(self.root / self.name, here.job_id, here.generation)
+        super().__init__(self.root / self.name, here.job_id, here.generation, shared=True)
         self.prefix = self.name and self.name + plain.BEHIND_TRAINING
         given, _, name = (here.prefer or "").rpartition(plain.BEHIND_TRAINING)
         self.prefer = name if name and given == self.name else None
@@ -134,17 +142,19 @@ def take(mine: dict[str, Any]) -> OfTraining:
         ours = _ours.setdefault(root, set())
         if not _at_end:
             _at_end.append(atexit.register(_leave))
-        before = 0
+            plain.at_end.append(_leave)
+        before, apart = 0, False
         try:
             with _index(root) as known:
                 number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)
                 alike = [one for one in known if one["state"] == FINISHED and one.get("process") == mine["process"]]
                 own = [one for one in alike if one["number"] in ours or one["generation"] < here.generation]
                 before = sum(one.get("steps", 0) for one in own)  # also of those that the script skips now
+                apart = any(one.get("apart", False) for one in known if one["number"] == number)
         except OSError:  # a disk that cannot be written to keeps nothing, and no training from its work
             number = max(ours, default=0) + 1
         ours.add(number)
-    return OfTraining(here, number, before)
+    return OfTraining(here, number, before, apart)
 
 
 def _claimed(
@@ -164,6 +174,8 @@ def _claimed(
             )
         found = {"number": number}
         known.append(found)
+    elif "process" not in found:
+        found["adopted"] = True
     found.update(mine, generation=here.generation, state=RUNS)
     _lock(Path(here.checkpoints), found["number"])
     return int(found["number"])
@@ -189,8 +201,132 @@ def move(checkpoints: plain.Checkpoints, describe: Callable[[], dict[str, Any]])
     here = plain.environment()
     if checkpoints.claimed is not None or checkpoints.folder != Path(here.checkpoints) or not here.announce:
         return
-    checkpoints.claimed = own = take(describe())
-    checkpoints.folder, checkpoints.prefix = own.folder, own.prefix
+    _use(checkpoints, take(describe()))
+    checkpoints.claim = None
+
+
+def claim_alone(checkpoints: plain.Checkpoints, mine: dict[str, Any], said: bool, looks: bool) -> bool:
+    """Let the checkpoints of a script that saves by itself be those of one training; False if they are only lent.
+
+    The training ends where the script begins another one, or with its process. `said`: that it has its own ones.
+    `looks`: what the object is asked for first; one that only saves belongs to the training that has looked before,
+    as in a script that makes an object for each call. Such a script has one training. Of several processes that train
+    together the first one claims. Raises CheckpointError in another one that cannot tell which training is its own,
+    and in a script that may go on from what another one has saved, and does not say so.
+    """
+    here = plain.environment()
+    root = Path(here.checkpoints)
+    if _follows() or _is_forked_by_torch():
+        _refuse_unclear(root, here)
+        return True
+    alone = _alone.setdefault(root, [])
+    last = alone[-1] if alone else None
+    if last is not None and not looks:
+        _mark(root, {last.number}, RUNS, apart=True)
+        last.apart = True
+    if last is not None and last.apart:
+        _use(checkpoints, last)
+        if mine["site"] == last.known_by["site"] and mine != last.known_by:
+            plain.warn(
+                f"reshape: {mine['process'][0]} makes its checkpoints anew for each look and save, so that all that it "
+                "trains has the same ones: if it trains several times, make one plain.Checkpoints for each training"
+            )
+        return True
+    if not said and _is_lent(checkpoints, root, mine, here, looks):
+        return False
+    if last is not None:  # the script has come to its next training: what it has saved before is a result
+        _mark(root, {last.number}, FINISHED)
+    move(checkpoints, lambda: mine)
+    own = checkpoints.claimed
+    if own is not None:
+        own.known_by = mine
+        alone.append(own)
+        elsewhere = last is not None and mine["site"][:1] != last.known_by["site"][:1]
+        if looks and last is not None and elsewhere and last.has_any() and not own.has_any():
+            plain.warn(
+                f"reshape: {mine['process'][0]} looks for checkpoints at another place than before and has none there: "
+                "to read those that it has saved, use the plain.Checkpoints by which it has saved them"
+            )
+    return True
+
+
+def _use(checkpoints: plain.Checkpoints, of: OfTraining) -> None:
+    checkpoints.claimed, checkpoints.folder, checkpoints.prefix = of, of.folder, of.prefix
+
+
+def _is_lent(
+    checkpoints: plain.Checkpoints, root: Path, mine: dict[str, Any], here: plain.Environment, looks: bool
+) -> bool:
+    """Let a script that has saved nothing read what another script of this job has saved, as one that evaluates does.
+
+    It may also want to go on from there, or to begin with its own, which nobody can tell. So it may not train: raises
+    CheckpointError. False where there is nothing to lend, or the script has trained in this job before.
+    """
+    try:
+        known = _read(root)
+    except OSError:  # nothing is there
+        return False
+    if any("process" not in one for one in known) or choose(mine, known) is not None:
+        return False
+    script = mine["process"][0]
+    # A version that shared one folder may have saved there for this very training, too.
+    unclear = any(one.get("adopted", False) and one["process"] != mine["process"] for one in known)
+    if not unclear and any(one["process"][0] == script for one in known):
+        return False
+    known = [one for one in known if OfTraining(here, one["number"]).has_any()]
+    if not known:
+        return False
+    where = ", ".join(str(root / plain.training_name(one["number"])) for one in known)
+    by = ", ".join(sorted({" ".join(one["process"]) for one in known}))
+    plain.Checkpoints.lent = (
+        f"{script} has saved nothing in this job, but {by} has, in {where}: for it to train, say "
+        "plain.Checkpoints(..., shared=True) to go on from the first of these, shared=False to begin with its own"
+    )
+    if not looks or plain.StopFlag.made or len(known) > 1:
+        raise plain.CheckpointError(plain.Checkpoints.lent)
+    _use(checkpoints, OfTraining(here, known[0]["number"]))
+    plain.warn(
+        f"reshape: {script} has saved nothing in this job and reads what {by} has saved; "
+        "say so by plain.Checkpoints(..., shared=True)"
+    )
+    return True
+
+
+def _follows() -> bool:
+    """True of a process that trains with others and is not the first of them."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() > 0)
+    if any(os.environ.get(name, "0") not in ("", "0") for name in RANKS):
+        return True
+    with contextlib.suppress(ValueError, AttributeError):  # TF_CONFIG of another form
+        task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task") or {}
+        return task.get("type", "chief") != "chief" and str(task.get("index", 0)) != "0"
+    return False
+
+
+def _is_forked_by_torch() -> bool:
+    """True of a process that may be one of those that a script of PyTorch has started, which have not met yet."""
+    started: Any = sys.modules.get("multiprocessing.process")
+    if "torch" not in sys.modules or started is None or started.parent_process() is None:
+        return False
+    distributed: Any = sys.modules.get("torch.distributed")
+    return distributed is None or not (distributed.is_available() and distributed.is_initialized())
+
+
+def _refuse_unclear(root: Path, here: plain.Environment) -> None:
+    """Raise CheckpointError if this job has more than one training, of which this process cannot say its own."""
+    with contextlib.suppress(OSError):  # nothing is there
+        unclear = any(
+            one["number"] > 1 or (one["generation"] == here.generation and one["state"] != RUNS) for one in _read(root)
+        )
+        if _is_forked_by_torch():
+            unclear |= any(root.glob(f"g{here.generation}-s*"))
+        if unclear:
+            raise plain.CheckpointError(
+                f"several trainings of this job save in {root}, and this process, which trains with others, cannot "
+                "tell which one is its own: let rank 0 alone look for checkpoints and share what it finds"
+            )
 
 
 def process() -> list[str]:
@@ -282,19 +418,39 @@ def _unlock(root: Path, number: int) -> None:
         fcntl.lockf(_files[root], fcntl.LOCK_UN, 1, number)
 
 
-def _mark(root: Path, numbers: set[int], state: str, steps: int = 0) -> None:
+def _mark(root: Path, numbers: set[int], state: str, steps: int = 0, **more: bool) -> None:
     with _one_at_a_time, contextlib.suppress(OSError), _index(root) as known:
         for one in known:
             if one["number"] in numbers and one["state"] != FINISHED:
-                one.update(state=state, steps=steps)
+                one.update(state=state, steps=steps, **more)
 
 
 def _leave() -> None:
-    """The process ends: unless by an error, what it has trained is over, and is not gone on with in this generation."""
+    """The process ends: unless by an error, what it has trained is over, and is not gone on with in this generation.
+
+    What a script has saved by itself is then its result.
+    """
+    if not plain.StopFlag.made:
+        _tell_of_nothing_read()
     if getattr(sys, "last_type", None) is None and not plain.StopFlag.asked:
         for root, numbers in _ours.items():
+            _mark(root, {own.number for own in _alone.get(root, ())}, FINISHED)
             _mark(root, numbers, LEFT)
+
+
+def _tell_of_nothing_read() -> None:
+    """Say so at the end of a script that has only looked for checkpoints, and found none among those of its job."""
+    for root, alone in _alone.items():
+        known = [one["number"] for one in _read(root)] if alone else []
+        here = plain.environment()
+        with contextlib.suppress(plain.CheckpointError):
+            if not any(own.has_any() for own in alone) and any(OfTraining(here, one).has_any() for one in known):
+                plain.warn(
+                    f"reshape: {' '.join(process())} has found no checkpoint of its own in this job, whose other "
+                    "trainings have some; to read those of the first one say plain.Checkpoints(..., shared=True)"
+                )
 
 
 _at_end: list[Any] = []
 os.register_at_fork(after_in_child=_ours.clear)
+os.register_at_fork(after_in_child=_alone.clear)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -204,5 +203,4 @@ def leave(code: int) -> NoReturn:
     Taking TensorFlow down in good order costs a second and saves nothing. It can also hang for ever: a thread of
     `tf.data` that waits for a batch from Python is never given one by an interpreter that ends.
     """
-    plain.flush()
-    os._exit(code)
+    plain.leave(code)

@@ -2,8 +2,9 @@
 
 Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced
 by a start from zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary.
-Called by training scripts, which may also copy this file. Imports nothing of ours. Times are seconds of
-CLOCK_BOOTTIME, which all processes of one machine share and which cannot be set.
+Called by training scripts, which may also copy this file. Imports nothing of ours, but asks `claims` beside it for each
+training's own checkpoints. Times are seconds of CLOCK_BOOTTIME, which all processes of one machine share and which
+cannot be set.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -27,7 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
@@ -46,6 +48,8 @@ TENSORS, BULK = "tensors.json", "tensors.bin"  # in a checkpoint: what of it is 
 ANSWER_S = 30.0  # for the holder, which opens the GPU first
 PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes read at once, bytes of one CRC, at most for one digest
 SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
+
+at_end: list[Callable[[], None]] = []  # called by `leave`, which passes `atexit` over
 
 
 class CheckpointError(Exception):
@@ -81,6 +85,15 @@ def flush() -> None:
     """Write out what was printed, where that is possible."""
     for stream in (sys.stdout, sys.stderr):
         _write(stream, "")
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, without taking its libraries down, which takes a second and may hang."""
+    if code == 0:
+        for call in at_end:
+            call()
+    flush()
+    os._exit(code)
 
 
 def _write(stream: Any, text: str) -> None:
@@ -198,13 +211,19 @@ class StopFlag:
     """
 
     asked = False  # whether this process was ever asked to stop
+    made = False  # whether the script of this process has said that it saves when asked, so that it trains
 
     def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
         """`announce`: the file in which it is announced at once; None: see `Announced`, which waits for a first save.
 
         `only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again.
-        It may come to its end while it is asked, and its forked processes end by SIGTERM.
+        It may come to its end while it is asked, and its forked processes end by SIGTERM. Raises CheckpointError if
+        the script has read another one's checkpoint without saying that it goes on from it (`Checkpoints`).
         """
+        if announce:
+            StopFlag.made = True
+            if Checkpoints.lent:
+                raise CheckpointError(Checkpoints.lent)
         self.stopping = False
         self.saving = False
         self.idle = False
@@ -320,7 +339,12 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one job: `<folder>/g<generation>-s<step>/`, the manifest written last.
+    """The checkpoints of one training: `<folder>/g<generation>-s<step>/`, the manifest written last.
+
+    A job's folder is given to its first training; each other one has a folder in it, from its first look or save on.
+    It is known by script, arguments and where the script makes this object: make one for each training. `shared`: True
+    for a script that reads, or goes on from, what the first one has saved; False for one that never does. Unsaid, a
+    script that has saved nothing may read what another script of the job has saved, but not train.
 
     Fenced by generation: whatever a process of an older generation still writes, it never counts as
     newer than a checkpoint of a later one. A save that is asked for by a stop after which the training goes on here at
@@ -330,11 +354,15 @@ class Checkpoints:
     label = ""
     prefix = ""  # of their names where others read them
     claimed: Any = None  # the claim of the training whose checkpoints they are (`claims.move`)
+    lent = ""  # why this process may not train: it has read what another script of the job has saved
 
-    def __init__(self, folder: str | os.PathLike[str], job_id: str, generation: int) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], job_id: str, generation: int, shared: bool | None = None
+    ) -> None:
         self.folder = Path(folder)
         self.job_id = job_id
         self.generation = generation
+        self.claim = None if shared else _claim_later(self, said=shared is not None)
 
     def save(
         self,
@@ -350,6 +378,7 @@ class Checkpoints:
         memory where they are others, as of a state that is held on a GPU. Raises CheckpointError; then nothing has
         changed.
         """
+        self._find_own(looks=False)
         name = f"g{self.generation}-s{step}"
         first = files if in_memory is None else in_memory
         memory = self.place(first)
@@ -385,6 +414,11 @@ class Checkpoints:
         Damaged ones are set aside as `bad-…` and the reason is printed. Raises CheckpointError when
         there were checkpoints and none is good: starting from zero is then a person's choice.
         """
+        self._find_own(looks=True)
+        if self.claimed is not None and prefer == os.environ.get("RESHAPE_CHECKPOINT"):
+            prefer = self.claimed.prefer
+        if prefer and BEHIND_TRAINING in prefer:  # of another training
+            prefer = None
         memory = self._memory()
         places: list[Checkpoints] = [memory, self] if memory is not None else [self]
         found = [(name, place) for place in places for name in place._names()]
@@ -433,6 +467,16 @@ class Checkpoints:
         """Return where a save of these files goes first: memory, where that is offered for so much, else the disk."""
         memory = self._memory()
         return memory if memory is not None and self._fits(memory, files) else self
+
+    def _find_own(self, looks: bool) -> None:
+        """Let these be the checkpoints of one training. Raises CheckpointError where it cannot be told of which one."""
+        if self.claim is not None and self.claim(looks):
+            self.claim = None
+
+    def has_any(self) -> bool:
+        """True if there is a checkpoint, good or bad, here or in memory. Raises CheckpointError if nobody can tell."""
+        memory = self._memory()
+        return bool(self._names() or (memory is not None and memory._names()))
 
     def _memory(self) -> InMemory | None:
         """Return where copies of these checkpoints are in memory, in a folder that is ours alone; None without it."""
@@ -574,6 +618,18 @@ def held_fault(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         alive = False
     return None if alive else "its tensors were in GPU memory, and the process that held them has ended"
+
+
+def _claim_later(checkpoints: Checkpoints, said: bool) -> Callable[[bool], bool] | None:
+    """Return what gives a training of a job its own folder; None without a shim, and for a copy of this file."""
+    folder = os.environ.get("RESHAPE_CHECKPOINTS")
+    if __name__ != "reshape_hooks.plain" or not os.environ.get("RESHAPE_ANNOUNCE"):
+        return None
+    if not folder or Path(folder) != checkpoints.folder:
+        return None
+    claims = importlib.import_module("reshape_hooks.claims")
+    known_by = claims.description("Checkpoints", "Checkpoints")  # now, as another call may look first, or save
+    return functools.partial(claims.claim_alone, checkpoints, known_by, said)
 
 
 def _rank(name: str) -> tuple[int, int]:

@@ -9,7 +9,6 @@ the shim sets in a pod of a gang; without it one process is a gang of one.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -56,8 +55,7 @@ class Gang:
         if self.size > 1 and code in (0, plain.STOPPED):
             with contextlib.suppress(tf.errors.OpError):  # a rank that is gone has ended well, or its shim reports how
                 self.any(False)
-        plain.flush()
-        os._exit(code)
+        plain.leave(code)
 
     def _sum(self, array: Any) -> Any:
         ours, none = np.asarray(array), np.zeros_like(array)

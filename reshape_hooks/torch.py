@@ -58,5 +58,4 @@ class Gang:
         if self.size > 1 and code in (0, plain.STOPPED):
             with contextlib.suppress(RuntimeError):  # a rank that is gone has ended well, or its shim reports how
                 distributed.barrier()
-        plain.flush()
-        os._exit(code)
+        plain.leave(code)

@@ -34,6 +34,28 @@ def train(rate, steps=4, name=None):
     with open(f"result-{name or rate}", "w") as file:
         file.write(repr(weights))
 """
+# The same by a script that saves by itself.
+ALONE = """
+import os, random, sys
+from reshape_hooks import plain
+def train(rate, steps=4, name=None):
+    here = plain.environment()
+    stop = plain.StopFlag(here.announce)
+    checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
+    saved = checkpoints.newest(here.prefer)
+    value = float((saved.path / "value").read_text()) if saved else random.Random(f"{rate} {name}").random()
+    for step in range(saved.step if saved else 0, steps):
+        value += value * float(rate) * (step + 1)
+        plain.say(step=step + 1, total=steps)
+        if os.environ["STOP"] in (f"{rate} {step}", f"{name} {step}"):
+            os.kill(os.getpid(), 15)
+        if stop.stopping:
+            checkpoints.save(step + 1, {"value": repr(value).encode()})
+            sys.exit(plain.STOPPED)
+    checkpoints.save(steps, {"value": repr(value).encode()})
+    with open(f"result-{name or rate}", "w") as file:
+        file.write(repr(value))
+"""
 BY_ARGUMENT = TRAIN + "train(sys.argv[1])"
 BY_VARIABLE = TRAIN + "train(os.environ['RATE'])"
 IN_A_LOOP = TRAIN + "for rate in (0.1, 0.01, 0.001): train(rate)"
@@ -132,9 +154,7 @@ def two_folders(tmp_path: Path, script: str) -> tuple[Path, Path]:
     return whole, parts
 
 
-@pytest.mark.parametrize("way", JOBS)
-def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_path: Path, way: str) -> None:
-    command, script, stop = JOBS[way]
+def undisturbed_and_stopped(tmp_path: Path, command: str, script: str, stop: str) -> None:
     whole, parts = two_folders(tmp_path, script)
     assert run(whole, 1, command) == 0
     alone = results(whole)
@@ -146,6 +166,11 @@ def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_pa
 
 
 @pytest.mark.parametrize("way", JOBS)
+def test_a_job_of_many_trainings_ends_after_a_stop_as_it_does_undisturbed(tmp_path: Path, way: str) -> None:
+    undisturbed_and_stopped(tmp_path, *JOBS[way])
+
+
+@pytest.mark.parametrize("way", JOBS)
 def test_so_it_does_on_another_number_of_gpus(tmp_path: Path, way: str) -> None:
     command, script, stop = JOBS[way]
     whole, parts = two_folders(tmp_path, script)
@@ -153,6 +178,194 @@ def test_so_it_does_on_another_number_of_gpus(tmp_path: Path, way: str) -> None:
     assert run(parts, 1, command, stop, CUDA_VISIBLE_DEVICES="0,1") == 143
     assert run(parts, 2, command, CUDA_VISIBLE_DEVICES="0") == 0
     assert results(parts) == results(whole)
+
+
+@pytest.mark.parametrize("way", JOBS)
+def test_so_does_a_job_of_many_trainings_that_save_by_themselves(tmp_path: Path, way: str) -> None:
+    command, script, stop = JOBS[way]
+    undisturbed_and_stopped(tmp_path, command, script.replace(TRAIN, ALONE), stop)
+
+
+def test_trainings_that_save_by_themselves_and_leave_at_once_are_told_apart(tmp_path: Path) -> None:
+    script = ALONE + "train(os.environ['RATE'])\nplain.leave(0)"
+    undisturbed_and_stopped(tmp_path, VARIABLE, script, "0.01 2")
+    assert run(tmp_path / "parts", 3, f"{VARIABLE} > log") == 0
+    assert not re.findall(r"^step=\d+ total", (tmp_path / "parts" / "log").read_text(), re.M), "none is done again"
+
+
+def test_two_that_save_by_themselves_side_by_side_keep_their_states_apart(tmp_path: Path) -> None:
+    script = """
+open(f"here-{sys.argv[1]}", "w").close()
+while not os.path.exists("here-a") or not os.path.exists("here-b"): pass
+train(0.1, name=sys.argv[1])
+"""
+    both = "python train.py a & first=$!; python train.py b & second=$!; wait $first; one=$?; wait $second && exit $one"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+        (folder / "train.py").write_text(ALONE + script)
+    assert run(whole, 1, both) == 0
+    assert run(parts, 1, both, "a 1") == 143
+    assert run(parts, 2, both) == 0
+    assert results(parts) == results(whole)
+    assert len(set(results(whole).values())) == 2
+
+
+def test_what_a_version_that_shared_one_folder_has_saved_by_itself_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        ALONE.replace("here.generation)", "here.generation, shared=True)") + "train(0.1)"
+    )
+    assert run(tmp_path, 1, "python train.py", "0.1 1") == 143
+    assert not (tmp_path / "saved" / ".claims.json").exists()
+    (tmp_path / "train.py").write_text(ALONE + "train(0.1)")
+    assert run(tmp_path, 2, "python train.py > log") == 0
+    assert re.findall(r"^step=(\d) total", (tmp_path / "log").read_text(), re.M) == ["3", "4"]
+
+
+READS = """
+from reshape_hooks import plain
+here = plain.environment()
+checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation{})
+print(checkpoints.newest(here.prefer), flush=True)
+"""
+
+
+def test_a_script_that_evaluates_reads_what_the_one_before_it_has_saved_and_is_told_how_to_say_so(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(ALONE + "train(0.1)")
+    (tmp_path / "look.py").write_text(READS.format(""))
+    command = "python train.py && python look.py > log 2> said"
+    assert run(tmp_path, 1, command) == 0
+    assert "Saved(name='g1-s4'" in (tmp_path / "log").read_text()
+    said = (tmp_path / "said").read_text()
+    assert "look.py has saved nothing in this job and reads what train.py has saved" in said
+    assert "shared=True" in said
+    (tmp_path / "look.py").write_text(READS.format(", shared=True"))
+    assert run(tmp_path, 2, command) == 0
+    assert "Saved(name='g2-s4'" in (tmp_path / "log").read_text()
+    assert (tmp_path / "said").read_text() == ""
+
+
+TRAINS = {
+    "flag before": "plain.StopFlag(plain.environment().announce)" + READS,
+    "flag behind": READS + "plain.StopFlag(here.announce)",
+    "no flag": READS + "checkpoints.save(5, {{'value': b''}})",
+    "no look": READS.replace("print(checkpoints.newest(here.prefer), flush=True)", "")
+    + "checkpoints.save(5, {{'value': b''}})",
+}
+
+
+@pytest.mark.parametrize("way", TRAINS)
+def test_a_script_says_whether_it_trains_on_from_what_another_one_has_saved(tmp_path: Path, way: str) -> None:
+    trains = "from reshape_hooks import plain\n" + TRAINS[way]
+    (tmp_path / "train.py").write_text(ALONE + "train(0.1)")
+    (tmp_path / "tune.py").write_text(trains.format(""))
+    assert run(tmp_path, 1, "python train.py && python tune.py 2> said") == 1
+    said = (tmp_path / "said").read_text()
+    assert "CheckpointError: tune.py has saved nothing in this job, but train.py has" in said
+    assert "shared=True) to go on from the first of these, shared=False to begin with its own" in said
+    (tmp_path / "tune.py").write_text(trains.format(", shared=False"))
+    assert run(tmp_path, 2, "python tune.py > log") == 0
+    assert "Saved" not in (tmp_path / "log").read_text()
+    assert not list((tmp_path / "saved").glob("g?-s5")), "it is beside what is of the first one"
+    (tmp_path / "tune.py").write_text(trains.format(", shared=True"))
+    assert run(tmp_path, 3, "python tune.py > log") == 0
+    assert ("Saved(name='g1-s4'" in (tmp_path / "log").read_text()) == (way != "no look")
+
+
+def test_scripts_that_a_version_with_one_folder_ran_one_after_the_other_lose_nothing(tmp_path: Path) -> None:
+    """The checkpoint in that folder may be of any of them: the second one asks instead of beginning anew."""
+    trains = ALONE.replace("here.generation)", "here.generation, shared=True)")
+    trains = trains.replace(
+        "    checkpoints.save(steps,", "    if not saved or saved.step < steps: checkpoints.save(steps,"
+    )
+    (tmp_path / "first.py").write_text(trains + "train(0.1)")
+    (tmp_path / "second.py").write_text(trains + "train(0.1, 8, sys.argv[1])")
+    both = "python first.py && python second.py next > log"
+    assert run(tmp_path, 1, both, "next 5") == 143
+    assert not (tmp_path / "saved" / ".claims.json").exists()
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace(", shared=True", ""))
+    assert run(tmp_path, 2, f"{both} 2> said") == 1
+    said = (tmp_path / "said").read_text()
+    assert "CheckpointError: second.py has saved nothing in this job, but first.py has" in said
+    (tmp_path / "second.py").write_text(trains + "train(0.1, 8, sys.argv[1])")
+    assert run(tmp_path, 3, both) == 0
+    assert re.findall(r"^step=(\d) total", (tmp_path / "log").read_text(), re.M) == ["7", "8"]
+
+
+def test_arguments_that_only_evaluate_are_told_that_they_have_no_checkpoint_of_their_own(tmp_path: Path) -> None:
+    evaluates = "train(0.1) if sys.argv[1] == 'train' else None\nif sys.argv[1] == 'train': sys.exit()\n"
+    (tmp_path / "main.py").write_text(ALONE + evaluates + READS.format(""))
+    assert run(tmp_path, 1, "python main.py train && python main.py test > log 2> said") == 0
+    assert (tmp_path / "log").read_text() == "None\n"
+    assert "main.py test has found no checkpoint of its own in this job" in (tmp_path / "said").read_text()
+
+
+EACH_CALL = """
+import os, random, sys
+from reshape_hooks import plain
+here = plain.environment()
+stop = plain.StopFlag(here.announce)
+def load():
+    return plain.Checkpoints(here.checkpoints, here.job_id, here.generation).newest(here.prefer)
+def save(step, value):
+    plain.Checkpoints(here.checkpoints, here.job_id, here.generation).save(step, {"value": repr(value).encode()})
+def train(rate, steps=4):
+    saved = load()
+    value = float((saved.path / "value").read_text()) if saved else 1.0
+    for step in range(saved.step if saved else 0, steps):
+        value += value * float(rate) * (step + 1)
+        if os.environ["STOP"] == f"{rate} {step}":
+            os.kill(os.getpid(), 15)
+        if stop.stopping:
+            save(step + 1, value)
+            sys.exit(plain.STOPPED)
+        save(step + 1, value)
+    with open(f"result-{rate}", "w") as file:
+        file.write(repr(value))
+"""
+
+
+def test_a_script_that_makes_its_checkpoints_anew_for_each_call_goes_on_and_each_process_with_its_own(
+    tmp_path: Path,
+) -> None:
+    undisturbed_and_stopped(tmp_path, SHELL, EACH_CALL + "train(sys.argv[1])", "0.01 2")
+
+
+def test_such_a_script_that_trains_several_times_is_told_that_its_trainings_share_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EACH_CALL + "for rate in (0.1, 0.01): train(rate)")
+    assert run(tmp_path, 1, "python train.py 2> said") == 0
+    assert "make one plain.Checkpoints for each training" in (tmp_path / "said").read_text()
+
+
+def test_a_script_that_looks_at_another_place_for_what_it_has_saved_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALONE + "train(0.1)" + READS.format(""))
+    assert run(tmp_path, 1, "python train.py > log 2> said") == 0
+    assert "None\n" in (tmp_path / "log").read_text()
+    assert "use the plain.Checkpoints by which it has saved them" in (tmp_path / "said").read_text()
+
+
+def test_other_ranks_find_what_the_first_has_saved_and_do_not_guess_among_several_trainings(tmp_path: Path) -> None:
+    looks = (
+        ALONE
+        + """
+here = plain.environment()
+try:
+    print(plain.Checkpoints(here.checkpoints, here.job_id, here.generation).newest(here.prefer))
+except plain.CheckpointError as error:
+    sys.exit(str(error))
+"""
+    )
+    (tmp_path / "train.py").write_text(ALONE + "train(sys.argv[1])")
+    (tmp_path / "look.py").write_text(looks)
+    assert run(tmp_path, 1, "RANK=0 python train.py 0.1", "0.1 1") == 143
+    assert run(tmp_path, 2, "RANK=1 python look.py > log") == 0
+    assert "Saved(name='g1-s2'" in (tmp_path / "log").read_text()
+    assert run(tmp_path, 2, "RANK=0 python train.py 0.1 && RANK=0 python train.py 0.01") == 0
+    assert run(tmp_path, 2, "RANK=1 python look.py 2> log") == 1
+    assert "let rank 0 alone look for checkpoints and share what it finds" in (tmp_path / "log").read_text()
 
 
 def test_the_steps_of_trainings_that_a_script_skips_still_count(tmp_path: Path) -> None:
