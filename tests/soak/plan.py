@@ -23,7 +23,7 @@ KILLS = ("coordinator", "coordinator", "sidecar", "sidecar", "shim", "trainer", 
 OTHERS = (
     "hung trainer", "hung trainer", "hung sidecar", "hung shim", "hung coordinator", "clock", "clock",
     "connections to coordinator", "connections to sidecar", "foreign process", "foreign process", "foreign lock",
-    "foreign lock",
+    "foreign lock", "wish", "wish", "wish", "wish",
 )  # fmt: skip
 DAY_S = 86_400.0
 JUMPS_S = (-40 * DAY_S, -DAY_S / 2, -3_600.0, 0.0, 0.0, 3_600.0, DAY_S / 2, 2 * DAY_S, 40 * DAY_S, 40 * DAY_S)
@@ -59,7 +59,7 @@ class Plan:
 
 def plan(seed: int, seconds: float) -> Plan:
     chance = random.Random(seed)
-    arrivals, at_s, jobs = [Arrival(0.0, "job0", [1, 2, 4], 300)], 0.0, _dealt(chance, JOBS)
+    arrivals, at_s, jobs = [Arrival(0.0, "job0", [1, 2, 4], 300, on_gpu=True)], 0.0, _dealt(chance, JOBS)
     while (at_s := at_s + chance.expovariate(1 / ARRIVAL_S)) < ARRIVE_UNTIL * seconds:
         arrivals.append(_arrival(chance, at_s, f"job{len(arrivals)}", next(jobs)))
     kills = list(_faults(chance, KILLS, KILL_S, (0.0, 4.0), seconds))

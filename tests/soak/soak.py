@@ -138,6 +138,8 @@ class Soak:
         elif kind == "clock":
             self.machine.jump(JUMPS_S[int(fault.choice * len(JUMPS_S))])
             self.done[fault.kind] += 1
+        elif kind == "wish":
+            self._wish(fault)
         elif kind == "connections":
             found = [self.up.client.url] if whom == "to coordinator" else self._urls()
             for url in found[int(fault.choice * len(found)) :][:1]:
@@ -158,6 +160,16 @@ class Soak:
 
     def _go_on(self, pid: int) -> None:
         processes.send(pid, signal.SIGCONT, self.temporary.parent)
+
+    def _wish(self, fault: Fault) -> None:
+        """The user of a running job asks for another number of GPUs, or leaves it to the scheduler again."""
+        found = [job for job in self._jobs() if job["state"] == "running" and len(job["optional_num_gpus"]) > 1]
+        for job in found[int(fault.choice * len(found)) :][:1]:
+            others = [count for count in job["optional_num_gpus"] if count != job["num_gpus"]]
+            wish = None if job["pinned"] else others[int(fault.choice * 1000) % len(others)]
+            with suppress(CoordinatorUnreachable, CoordinatorRefused):  # as GPUs may not be free
+                self.up.client.reshape(job["job_id"], wish)
+                self.done[fault.kind] += 1
 
     def _urls(self) -> list[str]:
         return [job["sidecar_url"] for job in self._jobs() if job.get("sidecar_url")]
