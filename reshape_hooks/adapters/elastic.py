@@ -23,6 +23,7 @@ from typing import Any
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
+from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
@@ -92,6 +93,9 @@ class Elastic:
         self._objects = [one for name, part in self._parts.items() for one in own_attributes.of_modules(name, part)]
         self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
+        self._rebound = Rebound(self._parts)
+        self._rebound.look()
+        self._rebound.leaves()
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
         if saved:
@@ -115,6 +119,8 @@ class Elastic:
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
+        self._rebound.look()
+        self._variables.leave(self._rebound.now_or_given().values())
         self._variables.begin(self._begun.get("variables"))
         went_on.append((self._epoch, self._step))
         if self._begun and self._epoch < total:
@@ -123,6 +129,7 @@ class Elastic:
             self._restore_files()
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
+            self._rebound.leaves()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -178,7 +185,9 @@ class Elastic:
 
     def _epoch_begins(self) -> dict[str, Any]:
         """Return what the script may use to prepare the batches of an epoch: it does that again after a stop in it."""
-        dictionaries = {name: copies(part) for name, part in self._parts.items() if isinstance(part, dict)}
+        present = self._rebound.now_or_given()
+        self._variables.leave(present.values())
+        dictionaries = {name: copies(part) for name, part in present.items()}
         streams = seeds.streams(devices=True)
         return {"streams": streams, "variables": self._variables.state(), "dictionaries": dictionaries}
 
@@ -194,9 +203,13 @@ class Elastic:
         What the script has done since its epoch began it had done before the stop, too.
         """
         self._restore_files()
+        self._rebound.look()
         saved, self._saved_parts = self._saved_parts, {}
+        dictionaries = self._rebound.now_or_given()
+        self._variables.leave(dictionaries.values())
+        present = {**self._parts, **dictionaries}
         for name, state in saved.items():
-            _set_again(self._parts[name], state)
+            _set_again(present[name], state)
         self._variables.begin()
         self._variables.done()
         self._refuse_iterators()
@@ -262,6 +275,7 @@ class Elastic:
 
     def _own(self) -> dict[str, Any]:
         """What each rank has of its own; until a loop has gone on that is what was saved."""
+        self._variables.leave(self._rebound.now().values())
         return self._waiting or {
             "place": self._cursor.state(self._batch) if self._cursor else None,
             "streams": seeds.streams(devices=True),
@@ -271,9 +285,9 @@ class Elastic:
         }
 
     def _state(self, own: list[Any]) -> dict[str, Any]:
+        parts = {**self._parts, **self._rebound.now()}
         values = {
-            name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict()
-            for name, part in self._parts.items()
+            name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         return {"parts": values, "at": at, "own": own}

@@ -209,6 +209,13 @@ NAMED: dict[str, dict[str, list[str]]] = {
     },
     "jax.md": {
         "arrays, keys of `jax.random`": [OF_JAX, SHARDED],
+        "a dictionary that each step makes anew": [
+            "unit/hooks/test_elastic.py::test_a_dictionary_that_each_step_makes_anew_goes_on"
+        ],
+        "such a dictionary that another": [
+            "unit/hooks/test_elastic.py::"
+            "test_one_that_would_not_go_on_is_not_saved_which_is_said_before_the_first_stop"
+        ],
         "a `TrainState` of Flax": [f"{OF_JAX} # equinox"],
         "arrays that are split": [SHARDED],
         "variables of Python": [VARIABLES, "unit/hooks/test_files.py"],

@@ -37,12 +37,13 @@ print('end', drawn)
 
 
 def run(
-    folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable, mtbf: str = ""
-) -> list[str]:
+    folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable, mtbf: str = "",
+    begin: str = BEGIN,
+) -> list[str]:  # fmt: skip
     """Return the lines that it prints, the last of them its exit status."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "STOP": str(stop), "RESHAPE_JOB_ID": "loop"}
     env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_GENERATION": str(generation), "RESHAPE_MTBF_S": mtbf}
-    argv = [python, "-c", BEGIN + script]
+    argv = [python, "-c", begin + script]
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert not ended.stderr, ended.stderr
     return [*ended.stdout.splitlines(), str(ended.returncode)]
@@ -309,6 +310,75 @@ def test_what_an_epoch_prepares_before_its_batches_is_done_once(tmp_path: Path, 
     for generation, stop in enumerate(stops, 1):
         assert run(tmp_path / "parts", PREPARES, generation, f"after {stop}")[-1] == "143"
     assert run(tmp_path / "parts", PREPARES, len(stops) + 1)[-5:] == whole[-5:]
+
+
+LARGE = BEGIN.replace("state = ", "import numpy\nparams = {'w': numpy.full(1 << 18, 1.0)}\nif False: ")
+MADE_ANEW = {
+    "variable": """
+state = reshape_hooks.Elastic(drawn=drawn, params=params)
+for step in state.steps(6):
+    work(step)
+    params = {"w": params["w"] * 0.5 + step}
+print('end', params["w"].sum())
+""",
+    "function": """
+def train(params):
+    state = reshape_hooks.Elastic(drawn=drawn, weights=params)
+    for step in state.steps(6):
+        work(step)
+        params = {"w": params["w"] * 0.5 + step}
+    return params
+print('end', train(params)["w"].sum())
+""",
+    "attribute": """
+class Trainer:
+    def __init__(self):
+        self.params = params
+        self.state = reshape_hooks.Elastic(drawn=drawn, params=self.params)
+    def train(self):
+        for step in self.state.steps(6):
+            work(step)
+            self.params = {"w": self.params["w"] * 0.5 + step}
+trainer = Trainer()
+del params
+trainer.train()
+print('end', trainer.params["w"].sum())
+""",
+    "epochs": """
+state = reshape_hooks.Elastic(drawn=drawn, params=params)
+for epoch in state.epochs(2):
+    for step in state.batches(range(epoch * 3, epoch * 3 + 3)):
+        work(step)
+        params = {"w": params["w"] * 0.5 + step}
+print('end', params["w"].sum())
+""",
+}
+
+
+@pytest.mark.parametrize("way", MADE_ANEW)
+@pytest.mark.parametrize("stop", [0, 3, 5], ids="stop-at-{}".format)
+def test_a_dictionary_that_each_step_makes_anew_goes_on(tmp_path: Path, way: str, stop: int) -> None:
+    whole = run(tmp_path / "whole", MADE_ANEW[way], 1, begin=LARGE)
+    first = run(tmp_path / "parts", MADE_ANEW[way], 1, stop, begin=LARGE)
+    second = run(tmp_path / "parts", MADE_ANEW[way], 2, begin=LARGE)
+    assert (whole[-1], first[-1], second[-1]) == ("0", "143", "0")
+    assert steps(first) + steps(second) == [1, 2, 3, 4, 5, 6]
+    assert second[-2] == whole[-2]
+
+
+UNCLEAR = {
+    "variable": ("at_first = params\nfor step", "it is not clear which dictionary is now the params"),
+    "function": ("params = dict(params)\n    for step", "weights is made anew between Elastic"),
+    "epochs": ("params = dict(params)\n    for step", "params is made anew between Elastic, or the beginning"),
+}
+
+
+@pytest.mark.parametrize("way", UNCLEAR)
+def test_one_that_would_not_go_on_is_not_saved_which_is_said_before_the_first_stop(tmp_path: Path, way: str) -> None:
+    code, said = UNCLEAR[way]
+    with pytest.raises(AssertionError, match=f"could not be saved and goes on: {said}"):
+        run(tmp_path, MADE_ANEW[way].replace("for step", code, 1), 1, begin=LARGE)
+    assert not list(tmp_path.glob("g*"))
 
 
 def test_numpys_generators_and_arrays_go_on(tmp_path: Path) -> None:
