@@ -125,6 +125,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
         "variables that the loop has changed": [VARIABLES],
+        "time that the script measures": [
+            "unit/hooks/test_elastic.py::test_time_that_a_script_measures_goes_on_without_the_pauses",
+            "unit/hooks/test_elastic.py::test_time_that_has_passed_before_a_stop_has_passed_after_it",
+        ],
         "plain attributes of the model": [f"{OWN} # torch_own.py"],
         "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
         "what the script prepares in an epoch": [

@@ -490,3 +490,60 @@ def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "Elastic cannot make this training elastic, because it has a handler for SIGTERM of its own" in ended.stderr
+
+
+# All clocks are a day ahead more with each generation, and by what the script says: no test waits.
+CLOCKS = """
+import datetime as dates, os, time
+DAY, typed = 86_400.0, 1_500_000_000.25
+days = [int(os.environ["RESHAPE_GENERATION"])]
+def move(name, read):
+    unit = 1_000_000_000 if name.endswith("_ns") else 1
+    setattr(time, name, lambda: read() + days[0] * 86_400 * unit)
+for name in ("time", "monotonic", "perf_counter", "time_ns", "perf_counter_ns", "monotonic_ns"):
+    move(name, getattr(time, name))
+now = lambda: dates.datetime.fromtimestamp(time.time())
+"""
+BUDGETS = {
+    "a variable": ("start = time.time()", "time.time() - start"),
+    "another clock": ("start = time.perf_counter()", "time.perf_counter() - start"),
+    "nanoseconds": ("start = time.monotonic_ns()", "(time.monotonic_ns() - start) / 1e9"),
+    "a date": ("start = now()", "(now() - start).total_seconds()"),
+    "an attribute": (
+        "class Budget: pass\nbudget = Budget()\nbudget.start = time.time()", "time.time() - budget.start",
+    ),
+    "a time ahead": ("end = time.time() + 2 * DAY", "time.time() + 2 * DAY - end"),
+    "read in the loop": ("last = time.time()", "time.time() - last"),
+}  # fmt: skip
+TIMED = """
+for step in state.steps(8):
+    work(step)
+    passed = PASSED
+    if step in (2, 5) and "last" in globals(): last = time.time()
+print(passed < 3_600.0, typed)
+"""
+
+
+def timed(folder: Path, way: str, generation: int, stop: object = None) -> list[str]:
+    read, passed = BUDGETS[way]
+    return run(folder, TIMED.replace("PASSED", passed), generation, stop, begin=CLOCKS + read + BEGIN)
+
+
+@pytest.mark.parametrize("way", BUDGETS)
+def test_time_that_a_script_measures_goes_on_without_the_pauses(tmp_path: Path, way: str) -> None:
+    assert timed(tmp_path, way, 1, stop=3)[-1] == "143"
+    assert timed(tmp_path, way, 2, stop=6)[-1] == "143"
+    assert timed(tmp_path, way, 3)[-2:] == ["True 1500000000.25", "0"]
+
+
+def test_time_that_has_passed_before_a_stop_has_passed_after_it(tmp_path: Path) -> None:
+    script = """
+for step in state.steps(4):
+    work(step)
+    days[0] += 1
+print(round((time.time() - start) / DAY))
+"""
+    old = "from reshape_hooks.adapters import clock_readings\nclock_readings._age_s = lambda: 10 * DAY\n"
+    begin = CLOCKS + old + "start = time.time()" + BEGIN
+    assert run(tmp_path, script, 1, stop=1, begin=begin)[-1] == "143"
+    assert run(tmp_path, script, 2, begin=begin)[-2:] == ["4", "0"]
