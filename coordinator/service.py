@@ -254,13 +254,17 @@ class Coordinator:
             self.loop.tick(read)
             if read:
                 self.telemetry.nodes.stored(self.loop.inputs.nodes)
+            if self.trouble:
+                log.info("The coordinator works again; before: %s", self.trouble)
             self.trouble = ""
         except Transient as error:
             self.stale.set()
             if self.elector.rewound and not tries:  # else recovering failed: a store that takes no write is not pressed
                 self.wake.set()  # recover at once
-            self.trouble = f"The store does not answer: {error}"
-            log.warning("%s", self.trouble)
+            trouble = f"The store does not answer: {error}"
+            if trouble != self.trouble:  # on a full disk each line in the log may be the last one
+                log.warning("%s", trouble)
+            self.trouble = trouble
         except Exception as error:  # an error in one cycle must not end the coordinator
             self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
@@ -359,7 +363,7 @@ class Coordinator:
                 self.cache.write_job(job, {"message": trouble}, "trouble")
 
     def _flusher(self) -> None:
-        beats_at, pause_s = 0.0, FLUSH_S
+        beats_at, pause_s, trouble = 0.0, FLUSH_S, ""
         while not self._stopping.wait(pause_s):
             pause_s = FLUSH_S
             try:
@@ -367,8 +371,11 @@ class Coordinator:
                 if self.clock.now() - beats_at >= self.config.heartbeat_s:
                     beats_at = self.clock.now()
                     self.telemetry.flush(self.elector.leads)
+                trouble = ""
             except ReshapeError as error:
-                log.info("history not written now: %s", error)
+                if str(error) != trouble:
+                    log.info("history not written now: %s", error)
+                trouble = str(error)
 
     def _profiler(self) -> None:
         self.telemetry.profiler.run(self._stopping)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, width, with_job_id
+from reshape.output.terminal import CliSettings, print_out, printing, tell_trouble, width, with_job_id
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -46,11 +46,13 @@ def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) 
         live_screen.show(lambda columns, lines: _first("\n".join(_listed(client, ended, columns, conditions)), lines))
     elif settings.output == "json":
         print_out(settings, _chosen(client, ended, conditions), str)
+        tell_trouble(client)
     else:
         table, none = _listed(client, ended, width(), conditions)
         click.echo(table)
         if none:
             click.echo(none, err=True)
+        tell_trouble(client)
 
 
 def _chosen(client: Client, ended: bool, conditions: dict[str, Any]) -> Sequence[Any]:
@@ -92,10 +94,12 @@ def queue(settings: CliSettings) -> None:
     """List the jobs that wait, the one that is expected to start first at the top, with their reasons."""
     from reshape.output import job_table
 
-    rows = job_table.chosen(settings.client().jobs(), "start", ["submitted"])
+    client = settings.client()
+    rows = job_table.chosen(client.jobs(), "start", ["submitted"])
     print_out(settings, rows, lambda found: job_table.table(found, time.time(), width()))
     if not rows and settings.output == "table":
         click.echo("No job waits.", err=True)
+    tell_trouble(client)
 
 
 @click.command()

@@ -36,6 +36,7 @@ from reshape.output.terminal import (
     print_out,
     printing,
     reader_has_gone,
+    tell_trouble,
     to_json,
     width,
     with_job_id,
@@ -184,6 +185,7 @@ def job(settings: CliSettings, job_id: str) -> None:
 
     client = settings.client()
     print_out(settings, with_job_id(client, job_id, client.job), lambda view: render.job(view, time.time()))
+    tell_trouble(client)
 
 
 @cli.command()

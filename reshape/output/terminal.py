@@ -68,6 +68,13 @@ class CliSettings:
         return Client(self.url, self.token)
 
 
+def tell_trouble(client: Client) -> None:
+    """Say why what was shown may be old, where the coordinator cannot work now, as on a full disk."""
+    health = client.health()
+    if not health["ok"]:
+        complain(f"What is shown may be old: {health['sentence']}")
+
+
 def failed(error: Exception) -> int:
     from coordinator.errors import ReshapeError
     from reshape.client import CoordinatorRefused, CoordinatorUnreachable

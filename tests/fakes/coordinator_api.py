@@ -46,6 +46,7 @@ class FakeCoordinator:
         self.records: dict[str, JobRecord] = {}  # what the extender is answered from
         self.queues: dict[str, View] = {}
         self.store_down = False
+        self.trouble = ""  # why it cannot work now, though it answers
         self.drained = False
         self.broken: Exception | None = None
         self.in_memory = False  # what `knows` says; False, so that a test may let a heartbeat wait
@@ -269,8 +270,8 @@ class FakeCoordinator:
         return len(rows)
 
     def health(self) -> View:
-        sentence = "The store does not answer." if self.store_down else "The coordinator acts."
-        return {"ok": not self.store_down, "sentence": sentence}
+        sentence = "The store does not answer." if self.store_down else self.trouble or "The coordinator acts."
+        return {"ok": not (self.store_down or self.trouble), "sentence": sentence}
 
     def acts(self) -> bool:
         return not self.store_down

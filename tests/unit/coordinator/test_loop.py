@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import Fatal
+from coordinator.errors import Fatal, Transient
 from coordinator.model import states as s
 from coordinator.scheduling import loop as loop_module
 from tests.fakes.shims import Behaviour
@@ -256,3 +256,28 @@ def test_a_refused_document_says_since_when_so_that_it_is_not_kept_for_ever() ->
     assert world.job("bad").doc["problems"] and refused_at <= world.clock.wall()
     world.pass_time(20)
     assert world.job("bad").submit_ts == refused_at
+
+
+def test_a_store_that_takes_nothing_is_told_once_and_so_is_that_it_does_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    faults = iter([Transient("the disk is full")] * 3 + [Transient("it is gone")])
+
+    def refuses() -> bool:
+        raise next(faults)
+
+    def told() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "coordinator.service"]
+
+    with monkeypatch.context() as changed, caplog.at_level("INFO"):
+        changed.setattr(world.c.elector, "try_to_lead", refuses)
+        for _ in range(4):
+            world.c._turn()
+    assert told() == [f"The store does not answer: {why}" for why in ("the disk is full", "it is gone")]
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        world.c._turn()
+        world.c._turn()
+    again = [text for text in told() if "works again" in text]
+    assert again == ["The coordinator works again; before: The store does not answer: it is gone"]

@@ -415,6 +415,21 @@ def test_while_the_store_is_down_the_sentence_reaches_the_user(reshape: Run, liv
     assert (done.code, done.err) == (1, "The store does not answer; try again soon.\n")
 
 
+@pytest.mark.parametrize("verb", [["jobs"], ["jobs", "-o", "json"], ["queue"], ["job", "one"]], ids=" ".join)
+def test_while_the_coordinator_cannot_work_a_list_of_jobs_says_that_it_may_be_old(
+    reshape: Run, live: Live, verb: list[str]
+) -> None:
+    live.coordinator.documents["one"] = {"job_id": "one", "state": "submitted"}
+    live.coordinator.trouble = "The store does not answer: the disk is full: free some space."
+    done = reshape(*verb)
+    assert done.code == 0
+    assert "one" in done.out
+    said = "What is shown may be old: The store does not answer: the disk is full: free some space.\n"
+    assert done.err == said
+    live.coordinator.trouble = ""
+    assert reshape(*verb).err == ""
+
+
 def test_profiles_go_out_and_come_back_the_same(reshape: Run, live: Live, tmp_path: Path) -> None:
     rows = [{"job_type": "t", "gpu_type": "V100", "num_gpus": n, "seconds": 0.2 / n} for n in (1, 2)]
     live.coordinator.tables["speed_profiles"] = [{"_id": i, **r} for i, r in enumerate(rows)]
