@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Place = tuple[str, ...]  # the name of a variable, or of an object and its attribute
     Saved = Sequence[tuple[Key, Place, str, float]]  # by which clock what stands there was read, and how long ago
 
-SECOND_NS = 1_000_000_000
+SECOND_NS, MOST_NS = 1_000_000_000, 1 << 63
 AHEAD_S = 30 * 86_400.0  # of a time that a script may still be waiting for
 DIGITS = 3  # behind the point: a number that has more was not typed
 
@@ -47,11 +47,16 @@ def _of_floats(clock: Callable[[], float]) -> Callable[[Any], float | None]:
 
 
 def _of_integers(clock: Callable[[], int]) -> Callable[[Any], float | None]:
-    return lambda value: (clock() - value) / SECOND_NS if type(value) is int and value > SECOND_NS else None
+    return lambda value: (clock() - value) / SECOND_NS if type(value) is int and SECOND_NS < value < MOST_NS else None
 
 
 def _of_dates(value: Any) -> float | None:
-    return time.time() - value.timestamp() if type(value) is datetime.datetime and value.microsecond else None
+    if type(value) is not datetime.datetime or not value.microsecond:
+        return None
+    try:
+        return time.time() - value.timestamp()
+    except (OverflowError, ValueError, OSError):  # a date that no clock here can show
+        return None
 
 
 # By the name of a clock: how long ago a value was read from it. `perf_counter` is the monotonic clock here.

@@ -52,7 +52,8 @@ class Session:
 
     def _at_exit(self) -> None:
         if self._leaves:
-            quick_exit.leave_garbage()
+            with contextlib.suppress(Exception):  # classes of the script, which may raise when they are looked at
+                quick_exit.leave_garbage()
 
     def begin(self, resumed: bool) -> None:
         """A training begins: from now on SIGTERM is answered after a step. `resumed`: from a checkpoint of it."""

@@ -547,3 +547,16 @@ print(round((time.time() - start) / DAY))
     begin = CLOCKS + old + "start = time.time()" + BEGIN
     assert run(tmp_path, script, 1, stop=1, begin=begin)[-1] == "143"
     assert run(tmp_path, script, 2, begin=begin)[-2:] == ["4", "0"]
+
+
+def test_values_that_no_clock_gives_are_left_as_they_are(tmp_path: Path) -> None:
+    odd = """
+import datetime
+odd = [datetime.datetime.min.replace(microsecond=1), float("nan"), float("inf"), 10 ** 400, -1, True, 1_500_000_000.25]
+first, second, third, fourth, fifth, sixth, seventh = odd
+"""
+    script = (
+        "for step in state.steps(6): work(step)\nprint([first, second, third, fourth, fifth, sixth, seventh] == odd)"
+    )
+    assert run(tmp_path, script, 1, stop=2, begin=odd + BEGIN)[-1] == "143"
+    assert run(tmp_path, script, 2, begin=odd + BEGIN)[-2:] == ["True", "0"]
