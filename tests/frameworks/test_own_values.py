@@ -8,9 +8,9 @@ import pytest
 
 from tests.frameworks.test_resumed_exactly import EVALUATES, Script, run, same_weights
 
-LIGHTNING = Script("lightning", "lightning_own.py", 18, None)  # and 6 in a second call of `fit`
-HUGGING_FACE = Script("transformers", "hf_own.py", 20, None)
-LOOP = Script("torch", "torch_own.py", 12, None)
+LIGHTNING = Script("lightning", "lightning_own.py", 18, None, itself=True)  # and 6 in a second call of `fit`
+HUGGING_FACE = Script("transformers", "hf_own.py", 20, None, itself=True)
+LOOP = Script("torch", "torch_own.py", 12, None, itself=True)
 
 
 def tables(folder: Path) -> dict[str, str]:

@@ -1,12 +1,20 @@
 """What Hugging Face's Trainer does not save by itself: values of callbacks, of a Trainer's subclass, of the script."""
 
 import json
+import os
+import signal
 import sys
 
 import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 scores = []
+
+
+def reached(place):
+    """Ask this process to stop, as the shim would, if it is to stop at this step, or as it evaluates."""
+    if str(place) == os.environ["STOP_AT"]:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Rows(torch.utils.data.Dataset):
@@ -38,12 +46,13 @@ class History(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         self.steps += 1
         self.figure = (number for number in self.losses)  # which cannot be kept
+        reached(self.steps)
 
     def on_log(self, args, state, control, logs=None, **_):
         self.losses += [logs["loss"]] if "loss" in logs else []
 
     def on_prediction_step(self, args, state, control, **_):
-        print("evaluates", flush=True)
+        reached("evaluates")
 
 
 class CountingTrainer(Trainer):
