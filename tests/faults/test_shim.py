@@ -242,7 +242,8 @@ def test_the_next_shim_kills_what_the_trainer_of_a_killed_one_left(tmp_path):
 
 
 def test_a_killed_sidecar_is_restarted_and_the_trainer_does_not_notice(tmp_path):
-    sidecar = [sys.executable, "-c", "import os,time; print(os.getpid(), flush=True); time.sleep(1000)"]
+    says = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(1000)"  # at once, whatever is buffered
+    sidecar = [sys.executable, "-c", says]
     with running_shim(tmp_path, trainer("counts"), sidecar=sidecar) as shim:
         log = tmp_path / "sidecar.log"
         eventually(lambda: len(lines(log)) == 1, "the sidecar runs")
