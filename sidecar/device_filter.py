@@ -17,6 +17,7 @@ import ctypes
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ NOTE = "gpu.group"  # in the folder of a launch: the group's folder, for whoever
 PREFIX = "rs"  # of our programs' names; then the lowest minor (2 hexadecimal digits) and a mask from there on (11)
 MOST_APART = 44  # bits of that mask
 LOOK_S = 5.0  # between two looks at what is in force
-TRIES = 10  # to empty a group in which processes start others
+TRIES, PAUSE_S = 20, 0.05  # to remove a group in which processes start others, or have not quite ended
 OWN = "only its own GPUs (device filter)"
 ANY = "any GPU of this machine: "  # and why
 MIG = "MIG-"  # begins the id of a part of a GPU
@@ -196,6 +197,7 @@ def remove(group: str) -> bool:
             os.rmdir(group)
         if not os.path.isdir(group):
             return True
+        time.sleep(PAUSE_S)
     return False
 
 

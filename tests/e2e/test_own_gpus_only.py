@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +13,11 @@ from sidecar import device_filter, gpu_locks
 from tests.e2e.test_frozen import TRAINERS
 from tests.e2e.test_suspend_and_drain import command
 from tests.e2e.up import Up, wait_for
+from tests.fakes import gpu_nodes
 from tests.fakes.fake_driver import FakeDriver
+from tests.fakes.gpu_nodes import MAJOR, needs_device_filter
 
-WHY = device_filter.unable()
-pytestmark = pytest.mark.skipif(bool(WHY), reason=f"device filters cannot be tried here: {WHY}")
-MAJOR, FIRST_MINOR = 4, 60  # of terminals: to open a node of it does no harm
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> list[str]:
-    """The device files of two GPUs."""
-    paths = [tmp_path / f"gpu{number}" for number in range(2)]
-    for number, path in enumerate(paths):
-        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(MAJOR, FIRST_MINOR + number))
-    return [str(path) for path in paths]
+pytestmark = needs_device_filter
 
 
 @pytest.fixture
@@ -53,8 +42,8 @@ def opens(up: Up, job_id: str) -> str:
     return found[-1] if found else ""
 
 
-def test_two_jobs_open_one_gpu_each_and_nothing_is_left_of_their_groups(up: Up, nodes: list[str]) -> None:
-    line = [sys.executable, str(TRAINERS / "opens_devices.py"), *nodes]
+def test_two_jobs_open_one_gpu_each_and_nothing_is_left_of_their_groups(up: Up, tmp_path: Path) -> None:
+    line = [sys.executable, str(TRAINERS / "opens_devices.py"), *gpu_nodes.made(tmp_path)]
     for job_id in ("one", "two"):
         up.client.submit({"job_id": job_id, "state": "submitted", "command": line, "optional_num_gpus": [1]})
     for job_id in ("one", "two"):

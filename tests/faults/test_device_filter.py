@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +12,11 @@ from typing import Any
 import pytest
 
 from sidecar import device_filter
+from tests.fakes import gpu_nodes
+from tests.fakes.gpu_nodes import MAJOR, MINORS, WHY, needs_device_filter
 from tests.fakes.shim_client import ShimProcess, running_shim, trainer
 from tests.interpreters import python_of
 from tests.patience import eventually
-
-MAJOR = 4  # of terminals: to open a node of it does no harm
-MINORS = (60, 61)
-WHY = device_filter.unable()
-able = pytest.mark.skipif(bool(WHY), reason=f"device filters cannot be tried here: {WHY}")
 
 
 class Training:
@@ -62,11 +57,7 @@ def training(folder: Path, unfiltered: str = "", minors: tuple[int, ...] = MINOR
     """In a folder with device files `gpu0` and `gpu1`."""
     folder = folder / f"launch-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
-    nodes = []
-    for number, minor in enumerate(MINORS):
-        nodes.append(str(folder / f"gpu{number}"))
-        with contextlib.suppress(PermissionError):  # no root: nobody can try
-            os.mknod(nodes[-1], stat.S_IFCHR | 0o600, os.makedev(MAJOR, minor))
+    nodes = gpu_nodes.made(folder)
     mark = uuid.uuid4().hex[:8]
     gpus = [f"GPU-{mark}-{number}" for number in range(2)]
     given = {"gpu_major": MAJOR, "gpu_minors": dict(zip(gpus, minors, strict=False)), "unfiltered": unfiltered}
@@ -76,7 +67,7 @@ def training(folder: Path, unfiltered: str = "", minors: tuple[int, ...] = MINOR
         yield Training(shim, gpus)
 
 
-@able
+@needs_device_filter
 def test_a_job_opens_only_the_gpus_that_it_was_given_whatever_its_processes_try(tmp_path: Path) -> None:
     with training(tmp_path) as run:
         run.start(1, 0)
@@ -93,7 +84,7 @@ def test_a_job_opens_only_the_gpus_that_it_was_given_whatever_its_processes_try(
     assert not group.exists()
 
 
-@able
+@needs_device_filter
 def test_shim_and_filter_do_so_on_the_oldest_python(tmp_path: Path) -> None:
     with training(tmp_path, python=python_of("3.8")) as run:
         run.start(1, 1)
@@ -101,7 +92,7 @@ def test_shim_and_filter_do_so_on_the_oldest_python(tmp_path: Path) -> None:
         run.says(device_filter.OWN)
 
 
-@able
+@needs_device_filter
 def test_a_training_that_leaves_its_group_or_whose_filter_is_taken_away_is_told_of(tmp_path: Path) -> None:
     with training(tmp_path) as run:
         run.start(1, 0)
@@ -114,7 +105,7 @@ def test_a_training_that_leaves_its_group_or_whose_filter_is_taken_away_is_told_
         run.says(f"{device_filter.ANY}somebody else has removed its device filter or changed it")
 
 
-@able
+@needs_device_filter
 def test_what_a_killed_shim_leaves_is_removed_with_its_launch(tmp_path: Path) -> None:
     with training(tmp_path) as run:
         run.start(1, 0)
@@ -124,7 +115,7 @@ def test_what_a_killed_shim_leaves_is_removed_with_its_launch(tmp_path: Path) ->
         run.shim.process.wait()
         eventually(lambda: not run.shim.left(), "its trainer has ended, too")
         assert group.is_dir()
-        assert device_filter.clear(str(run.shim.folder))
+        eventually(lambda: device_filter.clear(str(run.shim.folder)), "the group is removed")
         assert not group.exists()
         assert device_filter.clear(str(run.shim.folder)), "again does no harm"
 
@@ -144,8 +135,7 @@ def test_where_there_can_be_no_filter_it_trains_as_without_one_and_says_why(
     with training(tmp_path, unfiltered, minors) as run:
         run.start(1, 0, 1)
         eventually(lambda: run.access().startswith(f"{device_filter.ANY}{why}"), why)
-        if os.geteuid() == 0:
-            assert run.opens(1) == ("gpu0,gpu1", "gpu0,gpu1")
+        assert run.opens(1) == ("gpu0,gpu1", "gpu0,gpu1")
         assert not (run.shim.folder / device_filter.NOTE).exists()
 
 
