@@ -41,6 +41,7 @@ from sidecar.startup import log_format
 log = logging.getLogger(__name__)
 
 RECONCILERS = 4
+STARTING = "Starting."  # the trouble of a coordinator before its first cycle
 FLUSH_S = 2.0  # events are shown at once; a kill loses those of so long from the history
 MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call for
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
@@ -98,7 +99,7 @@ class Coordinator:
         self.stale.set()
         self._read_at, self._cycle_s, self._cycle_began_at = 0.0, 0.0, clock.now()  # when read; a cycle's length, begin
         self.succeeded = threading.Event()  # another coordinator acts now
-        self.trouble = "Starting."  # empty after a cycle without an error
+        self.trouble = STARTING  # empty after a cycle without an error
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
@@ -254,7 +255,7 @@ class Coordinator:
             self.loop.tick(read)
             if read:
                 self.telemetry.nodes.stored(self.loop.inputs.nodes)
-            if self.trouble:
+            if self.trouble not in ("", STARTING):
                 log.info("The coordinator works again; before: %s", self.trouble)
             self.trouble = ""
         except Transient as error:
