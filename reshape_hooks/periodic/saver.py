@@ -49,7 +49,6 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._lines: list[str] = []
         self._fault: Exception | None = None
-        self._said = ""  # why saves fail since the last one that did not
 
     @property
     def every_s(self) -> float:
@@ -81,7 +80,6 @@ class Saver:
         self.finish()
         began = self._clock()
         self._write(step, self._noted(files), plain.tell, in_memory and self._noted(in_memory))
-        self._said = ""
         self._measured(began, self._clock())
         self._outcome(None)
 
@@ -124,11 +122,8 @@ class Saver:
         for line in lines:
             plain.tell(line)
         fault, self._fault = self._fault, None
-        why = _reason(fault)
-        if why and why != self._said:
+        if fault is not None:
             plain.warn(f"reshape: this training goes on, but {fault}")
-        if why or thread is not None:
-            self._said = why
         if thread is not None or fault is not None:
             self._outcome(fault)
 
@@ -165,11 +160,3 @@ def _between_failures_s(text: str) -> float:
             f"only when asked, not {text[:80]!r}"
         )
     return found
-
-
-def _reason(fault: Exception | None) -> str:
-    """Return why a save failed, in the same words for each step; empty if none has."""
-    if fault is None:
-        return ""
-    cause = fault.__cause__ or fault
-    return getattr(cause, "strerror", None) or str(cause) or repr(cause)
