@@ -203,7 +203,7 @@ class LocalPlatform:
                 (folders.launch / name).unlink(missing_ok=True)
         # A killed shim takes along the sidecar that would have lifted it.
         ControlGroup(folders.launch.name, below=self._node_group(doc)).lift()
-        device_filter.clear(str(folders.launch))
+        device_filter.remove_group_of(str(folders.launch))
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s

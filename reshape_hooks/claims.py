@@ -143,7 +143,8 @@ def take(mine: dict[str, Any]) -> OfTraining:
         if not _at_end:
             _at_end.append(atexit.register(_leave))
             plain.at_end.append(_leave)
-        before, apart = 0, False
+        before = 0
+        apart = False
         try:
             with _index(root) as known:
                 number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)

@@ -28,7 +28,8 @@ NOTE = "gpu.group"  # in the folder of a launch: the group's folder, for whoever
 PREFIX = "rs"  # of our programs' names; then the lowest minor (2 hexadecimal digits) and a mask from there on (11)
 MOST_APART = 44  # bits of that mask
 LOOK_S = 5.0  # between two looks at what is in force
-TRIES, PAUSE_S = 20, 0.05  # to remove a group in which processes start others, or have not quite ended
+TRIES = 20  # to remove a group in which processes start others, or have not quite ended
+PAUSE_S = 0.05  # between two of them
 OWN = "only its own GPUs (device filter)"
 ANY = "any GPU of this machine: "  # and why
 MIG = "MIG-"  # begins the id of a part of a GPU
@@ -37,7 +38,8 @@ MIG = "MIG-"  # begins the id of a part of a GPU
 PROG_LOAD, PROG_ATTACH, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY = 5, 8, 13, 15, 16
 TYPE_CGROUP_DEVICE, ATTACH_CGROUP_DEVICE, ALLOW_MULTI, REPLACE = 15, 6, 1 << 1, 1 << 2
 CALL = {"x86_64": 321, "aarch64": 280}  # __NR_bpf
-CHARACTER, READ_OR_WRITE = 2, 2 | 4  # BPF_DEVCG_DEV_CHAR; BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
+CHARACTER = 2  # BPF_DEVCG_DEV_CHAR
+READ_OR_WRITE = 2 | 4  # BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
 MOST_PROGRAMS = 64  # BPF_CGROUP_MAX_PROGS
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -96,20 +98,22 @@ def name_of(minors: "Iterable[int]") -> str:
     return f"{PREFIX}{first:02x}{sum(1 << (minor - first) for minor in permitted):011x}"
 
 
-def named(name: str) -> "frozenset[int] | None":
+def minors_in(name: str) -> "frozenset[int] | None":
     """Return the minors in a program's name; None if it is not one of ours."""
     if len(name) != 15 or not name.startswith(PREFIX):
         return None
     try:
-        first, mask = int(name[2:4], 16), int(name[4:], 16)
+        first = int(name[2:4], 16)
+        mask = int(name[4:], 16)
     except ValueError:
         return None
     return frozenset(first + bit for bit in range(MOST_APART) if mask >> bit & 1)
 
 
-def load(code: bytes, name: str) -> int:
+def load_program(code: bytes, name: str) -> int:
     """Load a program; return its descriptor."""
-    text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+    text = ctypes.create_string_buffer(code, len(code))
+    licence = ctypes.create_string_buffer(b"GPL")
     # prog_type, insn_cnt, insns, license, log_level, log_size, log_buf, kern_version, prog_flags, prog_name
     attributes = struct.pack(
         "<IIQQIIQII16s", TYPE_CGROUP_DEVICE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
@@ -119,7 +123,7 @@ def load(code: bytes, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _ours(folder: int) -> "Iterator[dict[int, str]]":
+def _our_programs(folder: int) -> "Iterator[dict[int, str]]":
     """Give descriptor -> name of our programs that are attached to a group itself."""
     ids = (ctypes.c_uint32 * MOST_PROGRAMS)()
     # target_fd, attach_type, query_flags, attach_flags, prog_ids, prog_cnt
@@ -133,14 +137,14 @@ def _ours(folder: int) -> "Iterator[dict[int, str]]":
             info = ctypes.create_string_buffer(256)  # a struct bpf_prog_info, in which `name` is at 64
             bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", program_fd, len(info), ctypes.addressof(info)))
             found[program_fd] = info.raw[64:80].rstrip(b"\0").decode("ascii", "replace")
-        yield {fd: name for fd, name in found.items() if named(name) is not None}
+        yield {fd: name for fd, name in found.items() if minors_in(name) is not None}
     finally:
         for program_fd in found:
             os.close(program_fd)
 
 
 @contextlib.contextmanager
-def _opened(group: str) -> "Iterator[int]":
+def _opened_group(group: str) -> "Iterator[int]":
     folder = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder
@@ -151,8 +155,8 @@ def _opened(group: str) -> "Iterator[int]":
 def permitted(group: str) -> "frozenset[int] | None":
     """Return the minors that the program on this group permits, as the kernel says; None without one of ours."""
     try:
-        with _opened(group) as folder, _ours(folder) as programs:
-            return next((named(name) for name in programs.values()), None)
+        with _opened_group(group) as folder, _our_programs(folder) as programs:
+            return next((minors_in(name) for name in programs.values()), None)
     except OSError:
         return None
 
@@ -160,9 +164,9 @@ def permitted(group: str) -> "frozenset[int] | None":
 def permit(group: str, major: int, minors: "Iterable[int]") -> None:
     """Put a program on the group that permits these, in place of the one there, in one step. Raises OSError, Unable."""
     wanted = set(minors)
-    new = load(program(major, wanted), name_of(wanted))
+    new = load_program(program(major, wanted), name_of(wanted))
     try:
-        with _opened(group) as folder, _ours(folder) as programs:
+        with _opened_group(group) as folder, _our_programs(folder) as programs:
             old = next(iter(programs), None)
             flags = ALLOW_MULTI | (0 if old is None else REPLACE)
             # target_fd, attach_bpf_fd, attach_type, attach_flags, replace_bpf_fd
@@ -185,7 +189,7 @@ def own_group() -> str:
     raise Unable("no control groups v2 are mounted here")
 
 
-def remove(group: str) -> bool:
+def remove_group(group: str) -> bool:
     """Remove a group, and with it its program; processes in it go to the group above. Return whether it is gone."""
     above = os.path.join(os.path.dirname(group), "cgroup.procs")
     for _ in range(TRIES):
@@ -201,7 +205,7 @@ def remove(group: str) -> bool:
     return False
 
 
-def clear(launch: str) -> bool:
+def remove_group_of(launch: str) -> bool:
     """Remove the group that a shim of this launch's folder made, if it is still there. Return whether it is gone."""
     note = os.path.join(launch, NOTE)
     try:
@@ -209,7 +213,7 @@ def clear(launch: str) -> bool:
             group = file.read().strip()
     except OSError:
         return True
-    if not os.path.basename(group).startswith(GROUP) or not remove(group):
+    if not os.path.basename(group).startswith(GROUP) or not remove_group(group):
         return False
     with contextlib.suppress(OSError):
         os.unlink(note)
@@ -227,15 +231,15 @@ def unable() -> str:
             permit(group, MAJOR, [])
             permit(group, MAJOR, [0])  # in place of it
         finally:
-            remove(group)
+            remove_group(group)
     except Unable as fault:
         return str(fault)
     except OSError as fault:
-        return refused(fault)
+        return why_refused(fault)
     return ""
 
 
-def refused(fault: OSError) -> str:
+def why_refused(fault: OSError) -> str:
     """Return why the kernel refused, in words."""
     what = "control groups cannot be made here" if fault.filename else "this kernel permits no device program (BPF)"
     return f"{what}: {fault.strerror}"
@@ -250,7 +254,9 @@ class GpuFilter:
         self.major: int = launch.gpu_major
         self.minors: "dict[str, int]" = launch.gpu_minors
         self.why: str = launch.unfiltered  # why there can be none; empty if there can
-        self.group, self.status, self.look_at = "", status, 0.0
+        self.status = status
+        self.group = ""
+        self.look_at = 0.0
         self.wanted: "frozenset[int]" = frozenset()
 
     @property
@@ -270,7 +276,7 @@ class GpuFilter:
         except Unable as fault:
             self._withdraw(str(fault))
         except OSError as fault:
-            self._withdraw(refused(fault))
+            self._withdraw(why_refused(fault))
 
     def _minor(self, gpu_id: str) -> int:
         if gpu_id.startswith(MIG):
@@ -286,7 +292,7 @@ class GpuFilter:
         group = os.path.join(own_group(), GROUP + os.path.basename(self.folder))
         note = os.path.join(self.folder, NOTE)
         if os.path.exists(note) and not os.path.isdir(group):
-            clear(self.folder)  # it is elsewhere
+            remove_group_of(self.folder)  # it is elsewhere
         with open(note, "w", encoding="utf-8") as file:
             file.write(group + "\n")
         with contextlib.suppress(FileExistsError):
@@ -296,7 +302,7 @@ class GpuFilter:
     def _withdraw(self, why: str) -> None:
         """Let go of all processes: a training goes on, or starts, as without a filter."""
         self.why = why
-        clear(self.folder)
+        remove_group_of(self.folder)
         self.group = ""
 
     def tick(self, now: float) -> None:
@@ -325,5 +331,5 @@ class GpuFilter:
         return True  # it has ended
 
     def end(self) -> None:
-        """Remove the group once nothing is in it. What is left, the launcher removes (`clear`)."""
-        clear(self.folder)
+        """Remove the group once nothing is in it. What is left, the launcher removes (`remove_group_of`)."""
+        remove_group_of(self.folder)

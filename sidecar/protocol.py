@@ -127,9 +127,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     unfrozen: str = ""  # why the newest command to freeze this trainer, or to thaw it, was not carried out
     unfrozen_by: str = ""  # that command
     taken: str = ""  # why nothing was started: one of its GPUs is used by somebody else of this machine
-    gpu_access: str = (
-        ""  # what keeps its processes from other GPUs of the machine, or why nothing does; empty: not known
-    )
+    gpu_access: str = ""  # which GPUs of the machine its processes can open, and why others, too; empty: not known
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does

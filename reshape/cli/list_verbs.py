@@ -46,13 +46,12 @@ def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) 
         live_screen.show(lambda columns, lines: _first("\n".join(_listed(client, ended, columns, conditions)), lines))
     elif settings.output == "json":
         print_out(settings, _chosen(client, ended, conditions), str)
-        tell_trouble(client)
     else:
         table, none = _listed(client, ended, width(), conditions)
         click.echo(table)
         if none:
             click.echo(none, err=True)
-        tell_trouble(client)
+    tell_trouble(client)
 
 
 def _chosen(client: Client, ended: bool, conditions: dict[str, Any]) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,25 +14,39 @@ from tests.e2e.up import TRAINERS, Up, View, wait_for
 from tests.fakes.fake_driver import FakeDriver
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    made = FakeDriver(tmp_path / "driver")
-    made.pynvml(tmp_path / "modules", gpus=1)
+@contextlib.contextmanager
+def driver_of(folder: Path, gpus: int) -> Iterator[FakeDriver]:
+    """Give a fake driver that shows so many GPUs, none of which is locked afterwards."""
+    made = FakeDriver(folder / "driver")
+    made.pynvml(folder / "modules", gpus)
     yield made
     for gpu in made.gpus:
         Path(gpu_locks.path_of(gpu)).unlink(missing_ok=True)
 
 
-@pytest.fixture
-def up(tmp_path: Path, driver: FakeDriver) -> Iterator[Up]:
-    modules = str(tmp_path / "modules")
-    given = {**driver.environment, "PYTHONPATH": modules, "TEST_MODULES": modules}
-    started = Up(tmp_path / "state", (), program="tests.fakes.up_with_modules", **given)
+@contextlib.contextmanager
+def up_on(driver: FakeDriver, folder: Path, **more: str) -> Iterator[Up]:
+    """Run `reshape up` on this driver. `more`: environment."""
+    modules = str(folder / "modules")
+    given = {**driver.environment, "PYTHONPATH": modules, "TEST_MODULES": modules, **more}
+    started = Up(folder / "state", (), program="tests.fakes.up_with_modules", **given)
     try:
         started.start()
         yield started
     finally:
         started.clear()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[FakeDriver]:
+    with driver_of(tmp_path, gpus=1) as made:
+        yield made
+
+
+@pytest.fixture
+def up(tmp_path: Path, driver: FakeDriver) -> Iterator[Up]:
+    with up_on(driver, tmp_path) as started:
+        yield started
 
 
 def on_gpu(driver: FakeDriver, job_id: str, *arguments: str, **more: object) -> View:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import device_filter, gpu_locks
-from tests.e2e.test_frozen import TRAINERS
+from sidecar import device_filter
+from tests.e2e.test_frozen import driver_of, up_on
 from tests.e2e.test_suspend_and_drain import command
-from tests.e2e.up import Up, wait_for
+from tests.e2e.up import TRAINERS, Up, wait_for
 from tests.fakes import gpu_nodes
-from tests.fakes.fake_driver import FakeDriver
 from tests.fakes.gpu_nodes import MAJOR, needs_device_filter
 
 pytestmark = needs_device_filter
@@ -22,22 +21,12 @@ pytestmark = needs_device_filter
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    driver = FakeDriver(tmp_path / "driver")
-    driver.pynvml(tmp_path / "modules", gpus=2)
-    modules = str(tmp_path / "modules")
-    given = {**driver.environment, "PYTHONPATH": modules, "TEST_MODULES": modules, "TEST_GPU_MAJOR": str(MAJOR)}
-    started = Up(tmp_path / "state", (), program="tests.fakes.up_with_modules", **given)
-    try:
-        started.start()
+    with driver_of(tmp_path, gpus=2) as driver, up_on(driver, tmp_path, TEST_GPU_MAJOR=str(MAJOR)) as started:
         yield started
-    finally:
-        started.clear()
-        for gpu in driver.gpus:
-            Path(gpu_locks.path_of(gpu)).unlink(missing_ok=True)
 
 
 def opens(up: Up, job_id: str) -> str:
-    """What a job could open last; empty while it has not tried."""
+    """Return what a job could open last; empty while it has not tried."""
     found: list[str] = re.findall(r"opens=(\S*) of_child=", up.client.output(job_id))
     return found[-1] if found else ""
 

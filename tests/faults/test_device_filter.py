@@ -33,7 +33,7 @@ class Training:
         self.shim.client.wait("exited")
 
     def opens(self, generation: int) -> tuple[str, str]:
-        """What the trainer of this generation and its child could open last."""
+        """Return what the trainer of this generation and its child could open last."""
 
         def lines() -> list[tuple[str, str]]:
             text = self.shim.output.read_text() if self.shim.output.exists() else ""
@@ -101,7 +101,7 @@ def test_a_training_that_leaves_its_group_or_whose_filter_is_taken_away_is_told_
         (run.group.parent / "cgroup.procs").write_text(str(pid))
         run.says(f"{device_filter.ANY}the training has left its control group")
         assert run.opens(1)[0] == "gpu0,gpu1"
-        device_filter.remove(str(run.group))
+        device_filter.remove_group(str(run.group))
         run.says(f"{device_filter.ANY}somebody else has removed its device filter or changed it")
 
 
@@ -115,9 +115,9 @@ def test_what_a_killed_shim_leaves_is_removed_with_its_launch(tmp_path: Path) ->
         run.shim.process.wait()
         eventually(lambda: not run.shim.left(), "its trainer has ended, too")
         assert group.is_dir()
-        eventually(lambda: device_filter.clear(str(run.shim.folder)), "the group is removed")
+        eventually(lambda: device_filter.remove_group_of(str(run.shim.folder)), "the group is removed")
         assert not group.exists()
-        assert device_filter.clear(str(run.shim.folder)), "again does no harm"
+        assert device_filter.remove_group_of(str(run.shim.folder)), "again does no harm"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_part_of_a_gpu_cannot_be_told_from_the_others(tmp_path: Path) -> None:
 
 def test_the_name_of_a_program_tells_what_it_permits() -> None:
     for minors in ((), (0,), (0, 1, 7), (200, 243), (253,)):
-        assert device_filter.named(device_filter.name_of(minors)) == frozenset(minors)
-    assert device_filter.named("somebody else's") is None
-    assert device_filter.named("rs00zzzzzzzzzzz") is None
+        assert device_filter.minors_in(device_filter.name_of(minors)) == frozenset(minors)
+    assert device_filter.minors_in("somebody else's") is None
+    assert device_filter.minors_in("rs00zzzzzzzzzzz") is None
 
 
 def test_this_machine_is_left_as_it_was_by_trying() -> None:

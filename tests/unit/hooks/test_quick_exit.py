@@ -92,7 +92,7 @@ circle.file.write("all of it")
 
 
 def ended_with(made: str, folder: Path) -> str:
-    """What a process printed that ends with this circle."""
+    """Return what a process printed that ends with this circle."""
     script, given = CIRCLE.replace("MADE", made), {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, env=given, capture_output=True, text=True, check=True
