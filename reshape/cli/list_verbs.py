@@ -5,6 +5,7 @@ Added to the command by `main.py`. Imports only click until a verb runs.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, tell_trouble, width, with_job_id
+from reshape.output.terminal import CliSettings, print_out, printing, tell_trouble, trouble, width, with_job_id
 
 if TYPE_CHECKING:
     from reshape.client import Client
+    from reshape.output.live_screen import Draw
 
 STATES = (
     "submitted", "suspended", "held", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
@@ -43,8 +45,9 @@ def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) 
     if watch and settings.output == "table":
         from reshape.output import live_screen
 
-        live_screen.show(lambda columns, lines: _first("\n".join(_listed(client, ended, columns, conditions)), lines))
-    elif settings.output == "json":
+        live_screen.show(partial(_under_trouble, client, partial(_picture, client, ended, conditions)))
+        return
+    if settings.output == "json":
         print_out(settings, _chosen(client, ended, conditions), str)
     else:
         table, none = _listed(client, ended, width(), conditions)
@@ -72,8 +75,17 @@ def _listed(client: Client, ended: bool, columns: int | None, conditions: dict[s
     return job_table.table(rows, time.time(), columns), "" if rows else none
 
 
-def _first(text: str, lines: int | None) -> str:
-    return "\n".join(text.splitlines()[: lines and lines - 1])
+def _picture(
+    client: Client, ended: bool, conditions: dict[str, Any], columns: int | None, lines: int | None
+) -> str:  # fmt: skip
+    listed = "\n".join(_listed(client, ended, columns, conditions))
+    return "\n".join(listed.splitlines()[: lines and lines - 1])
+
+
+def _under_trouble(client: Client, draw: Draw, columns: int | None, lines: int | None) -> str:
+    """Draw, under a sentence that says why it may be old where the coordinator cannot work now."""
+    sentence = textwrap.wrap(trouble(client), columns or 100)
+    return "\n".join([*sentence, draw(columns, lines and max(1, lines - len(sentence)))])
 
 
 @click.command()
@@ -83,7 +95,8 @@ def top(settings: CliSettings) -> None:
     from reshape.output import live_screen
     from reshape.output.top import drawn
 
-    live_screen.show(partial(drawn, settings.client()))
+    client = settings.client()
+    live_screen.show(partial(_under_trouble, client, partial(drawn, client)))
 
 
 @click.command()

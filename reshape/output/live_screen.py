@@ -6,6 +6,7 @@ Promises that the terminal is as it was afterwards, however it ends.
 from __future__ import annotations
 
 import contextlib
+import http
 import shutil
 import sys
 import threading
@@ -13,9 +14,10 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from reshape.client import CoordinatorUnreachable
+from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
 EVERY_S = 1.0
+STORE_AWAY = http.HTTPStatus.SERVICE_UNAVAILABLE
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -45,7 +47,7 @@ def beside(draw: Draw) -> Iterator[None]:
 
 
 class _Painter:
-    """Paints what `draw` returns. A coordinator that is away for a while is told and waited for."""
+    """Paints what `draw` returns. A coordinator or store that is away for a while is told and waited for."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw, self._last = draw, draw(*shutil.get_terminal_size())
@@ -65,7 +67,9 @@ class _Painter:
         size = shutil.get_terminal_size()
         try:
             return self._draw(*size)
-        except CoordinatorUnreachable as away:
+        except (CoordinatorUnreachable, CoordinatorRefused) as away:
+            if isinstance(away, CoordinatorRefused) and away.status != STORE_AWAY:
+                raise
             kept = self._last.splitlines()
             return "\n".join([f"{away} This is what it said last:", *kept[1 : size.lines - 1]])
 

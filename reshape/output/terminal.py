@@ -68,11 +68,15 @@ class CliSettings:
         return Client(self.url, self.token)
 
 
-def tell_trouble(client: Client) -> None:
-    """Say why what was shown may be old, where the coordinator cannot work now, as on a full disk."""
+def trouble(client: Client) -> str:
+    """A sentence that says why what is shown may be old, where the coordinator cannot work now, as on a full disk."""
     health = client.health()
-    if not health["ok"]:
-        complain(f"What is shown may be old: {health['sentence']}")
+    return "" if health["ok"] else f"What is shown may be old: {health['sentence']}"
+
+
+def tell_trouble(client: Client) -> None:
+    if sentence := trouble(client):
+        complain(sentence)
 
 
 def failed(error: Exception) -> int:

@@ -26,7 +26,10 @@ def test_changes_are_drawn_and_ctrl_c_leaves_the_terminal_as_it_was(
         assert "digits-7" not in terminal.text
         live.coordinator.submit(SUBMIT)
         eventually(lambda: terminal.shows("digits-7"), "it draws what is new")
+        live.coordinator.trouble = "The store does not answer: the disk is full: free some space."
+        eventually(lambda: terminal.shows("What is shown may be old: The store"), "it says that it may be old")
         live.coordinator.store_down = True
+        eventually(lambda: terminal.shows("The store does not answer; try again soon."), "it waits for the store")
         terminal.process.send_signal(signal.SIGINT)
         eventually(lambda: terminal.process.poll() is not None, "it ends")
         terminal.shows("")
