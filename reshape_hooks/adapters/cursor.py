@@ -16,6 +16,8 @@ from reshape_hooks.adapters import variables
 
 MOST_AHEAD = 8  # batches that a library fetches before it needs them
 OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # follow the number of GPUs
+SHARE = (*OF_RANKS, "process_index", "num_processes")  # the last two of accelerate
+MOST_WITHIN = 4  # samplers, each of which draws from the next one
 cursors: list[Cursor] = []
 
 
@@ -29,6 +31,10 @@ class Cursor:
         self.trains = trains
         self.saved = dict(saved) if saved else None  # what `state` returned, until the epoch is resumed
         self.fetched = 0
+        self.drawn = 0  # batches whose indices the sampler has given, of which workers ask for some ahead
+        self.indices: deque[Any] = deque()  # the last of these
+        self.share: list[Any] = []  # what decides which samples of an epoch this process draws
+        self.drained = False  # the sampler has come to its end, where one of PyTorch draws once more
         self.generators: list[Any] = []
         self.samplers: list[Any] = []  # of the script's own classes
         self.opened: dict[str, Any] = {}
@@ -48,8 +54,18 @@ class Cursor:
         """The place after `consumed` batches of the epoch; those fetched beyond it are fetched again."""
         ahead = self.fetched - consumed
         before = list(self.before)[-ahead:] if ahead > 0 else []
-        now = self._streams()
-        return {"fetched": consumed, "opened": self.opened, "order": self.order, "before": before, "now": now}
+        drawn_ahead = self.drawn - consumed
+        return {
+            "fetched": consumed,
+            "drawn": self.drawn,
+            "drawn_ahead": list(self.indices)[-drawn_ahead:] if drawn_ahead > 0 else [],
+            "drained": self.drained,
+            "share": self.share,
+            "opened": self.opened,
+            "order": self.order,
+            "before": before,
+            "now": self._streams(),
+        }
 
     def open(self, loader: Any, make: Callable[[Any], Any]) -> Any:
         """Return the loader's iterator over the epoch, or over what is left of it."""
@@ -90,6 +106,8 @@ class Cursor:
         batch = fetch(iterator)
         self.before.append(again or now)
         self.fetched += 1
+        while len(self.indices) > max(0, self.drawn - self.fetched) + MOST_AHEAD:
+            self.indices.popleft()
         if again:
             self._restore(now)
         return batch
@@ -100,24 +118,48 @@ class Cursor:
         Nothing is taken before the first one is drawn: an iterator with workers makes two of these, and draws from one.
         """
         saved = take_saved()
+        ahead: list[Any] = []
         if saved is None:
             if self.seeded:
                 self._restore(self.opened)
                 self.seeded = False
             self.order = {**self._streams(), "samplers": [_attributes(one) for one in self.samplers]}
-            yield from indices
-            return
+            self.drawn, self.drained = 0, False
+            self.share = _share(indices)
+            rest = iter(indices)
+        else:
+            rest, ahead = self._drawn_again(indices, saved)
+        self.indices = deque(ahead)
+        yield from ahead
+        for one in rest:
+            self.drawn += 1
+            self.indices.append(one)
+            yield one
+        self.drained = True
+
+    def _drawn_again(self, indices: Any, saved: Mapping[str, Any]) -> tuple[Iterator[Any], list[Any]]:
+        """Draw what had been drawn before the stop. Return what is left to draw, and what was drawn ahead of the loop.
+
+        The streams stay as they are: these draws moved them before the stop. What was drawn ahead is as it was saved,
+        also where the sampler draws from a stream that the training draws from between two batches.
+        """
+        skip = saved.get("skip", saved["fetched"])
+        if not skip and hasattr(indices, "skip_batches"):  # of accelerate
+            indices, skip = indices.batch_sampler, indices.skip_batches
+        self.share = _share(indices)
         now, self.order = self._streams(), saved["order"]
         self._restore(self.order)
         for one, kept in zip(self.samplers, self.order.get("samplers", ())):
             held = vars(one)
             held.update({name: variables.unpack(value, held.get(name)) for name, value in kept.items()})
         rest = iter(indices)
-        skip = saved.get("skip", saved["fetched"])
-        first = list(itertools.islice(rest, skip, skip + 1))
+        self.drawn = saved.get("drawn", skip + 1)  # not in checkpoints of older versions
+        self.drained = saved.get("drained", False)
+        again = list(itertools.islice(rest, skip, None if self.drained else self.drawn))
         self._restore(now)
-        yield from first
-        yield from rest
+        if not again or saved.get("share") != self.share:  # on another number of GPUs it draws other samples
+            return rest, again
+        return rest, saved["drawn_ahead"]
 
     def _streams(self) -> dict[str, Any]:
         return {**seeds.streams(), "generators": [one.get_state() for one in self.generators]}
@@ -126,6 +168,16 @@ class Cursor:
         seeds.restore(states)
         for k, state in enumerate(states["generators"][: len(self.generators)]):
             self.generators[k].set_state(state)
+
+
+def _share(sampler: Any) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(MOST_WITHIN):
+        values = [getattr(sampler, name, None) for name in SHARE]
+        found += [value if isinstance(value, int) else None for value in values]
+        within = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if within is None else within
+    return found
 
 
 def _attributes(sampler: Any) -> dict[str, variables.Packed]:

@@ -226,21 +226,26 @@ def test_it_saves_in_memory_first_where_that_is_offered_and_goes_on_from_there(s
     assert same_weights(script, whole, parts)
 
 
-@pytest.mark.parametrize("script", [DDP], ids=["loop"])
-def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(script: Script, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1], ids="{}-workers".format)
+def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(workers: int, tmp_path: Path) -> None:
+    script, loader = DDP, json.dumps({"num_workers": workers})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    undisturbed = run(script, whole, 1, gpus=2)
+    undisturbed = run(script, whole, 1, gpus=2, loader=loader)
     assert undisturbed.status == 0, undisturbed.errors
     assert undisturbed.steps == list(range(1, script.steps + 1)), "one of them reports"
     done: list[int] = []
     for generation, (gpus, stop_at) in enumerate(((2, 5), (1, 13), (2, None)), start=1):
-        ended = run(script, parts, generation, stop_at, gpus=gpus)
+        ended = run(script, parts, generation, stop_at, gpus=gpus, loader=loader)
         assert ended.status == (143 if stop_at else 0), ended.errors
         done += ended.steps
         assert done[-1] == (stop_at or script.steps)
     assert done == undisturbed.steps, "each step once"
     assert ended.measured == undisturbed.measured
     assert same_weights(script, whole, parts, ROUNDING)
+    trained = [sorted((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
+    assert trained[0] == trained[1], "each sample once in each epoch"
+    trained = [sorted((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
+    assert trained[0] == trained[1], "each sample once in each epoch"
     trained = [Counter((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
     assert trained[1] == trained[0] == {str(k): script.epochs for k in range(64)}
     assert violations(parts / "locks") == []

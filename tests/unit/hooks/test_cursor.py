@@ -35,6 +35,15 @@ class Buckets(Shuffled):
         yield from order
 
 
+class Episodes(Shuffled):
+    """Draws one at a time, from the stream that the training draws from in between, and once more at its end."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(EPOCH):
+            yield random.randrange(1000)
+        random.random()
+
+
 class Drawn:
     """An iterator over a loader; it has an order for itself, of which it draws `ahead` at once and then one each."""
 
@@ -123,6 +132,16 @@ def test_an_iterator_that_makes_two_orders_and_draws_from_one_finds_its_place(
     undisturbed = trained(ahead, stays and ahead > 0, [])
     assert sorted(sample for sample, _ in undisturbed) == sorted([*range(EPOCH)] * 3)
     assert trained(ahead, stays and ahead > 0, stops) == undisturbed
+
+
+@pytest.mark.parametrize("ahead", [0, 2, 4], ids="{}-ahead".format)
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("done", range(1, EPOCH + 1))
+def test_a_sampler_that_draws_as_the_loop_goes_is_asked_once_for_each_batch(ahead: int, epoch: int, done: int) -> None:
+    undisturbed = trained(ahead, False, [], Episodes)
+    assert trained(ahead, False, [(epoch, done)], Episodes) == undisturbed
+    if done + 2 < EPOCH:
+        assert trained(ahead, False, [(epoch, done), (epoch, done + 1)], Episodes) == undisturbed
 
 
 @pytest.mark.parametrize("ahead", [0, 2], ids="{}-ahead".format)
