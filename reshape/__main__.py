@@ -1,17 +1,33 @@
-"""`reshape` and `python -m reshape`: imports little at first, so that Ctrl-C then prints no traceback."""
+"""The console scripts, and `python -m reshape`: imports little at first, so that Ctrl-C then prints no traceback."""
 
+import importlib
 import sys
+from types import ModuleType
 
 INTERRUPTED = 130  # 128 + SIGINT, as `reshape.output.terminal` has it, which is not read yet
 
 
 def main() -> None:
-    """Run the `reshape` command, and exit. Ctrl-C while its modules are read ends it without a traceback."""
+    """Run the `reshape` command, and exit."""
+    _imported("reshape.cli.main").main()
+
+
+def kubectl() -> None:
+    """Run `kubectl reshape`, and exit."""
+    _imported("reshape.cli.kubectl").main()
+
+
+def complete() -> None:
+    """Print the words that may follow, as kubectl asks for them."""
+    _imported("reshape.cli.kubectl").complete()
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module; Ctrl-C meanwhile ends the process without a traceback."""
     try:
-        from reshape.cli.main import main as run
+        return importlib.import_module(name)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    run()
 
 
 if __name__ == "__main__":

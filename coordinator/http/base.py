@@ -89,7 +89,11 @@ class Handler(RequestHandler):
         """Run a method of the coordinator in a thread, so that a slow store never blocks the event loop."""
         loop = asyncio.get_running_loop()
         try:
-            return await asyncio.wait_for(loop.run_in_executor(self.settings[self.threads], function, *args), CALL_S)
+            called = loop.run_in_executor(self.settings[self.threads], function, *args)
+        except RuntimeError:  # its threads have ended, and the process ends
+            raise Transient("The coordinator is ending; try again once it runs.") from None
+        try:
+            return await asyncio.wait_for(called, CALL_S)
         except TimeoutError:
             raise Transient("The coordinator is busy or its store does not answer; try again soon.") from None
 

@@ -57,10 +57,12 @@ def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     assert "reshape" in done.stdout
 
 
-def test_ctrl_c_while_modules_are_read_prints_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["main", "kubectl", "complete"])
+def test_ctrl_c_while_modules_are_read_prints_no_traceback(tmp_path: Path, script: str) -> None:
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt", encoding="utf-8")  # it comes during this import
+    code = f"from reshape.__main__ import {script}; {script}()"
     done = subprocess.run(
-        [sys.executable, "-m", "reshape", "jobs"], env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-c", code, "jobs"], env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (terminal.INTERRUPTED, "", "")
@@ -413,6 +415,12 @@ def test_while_the_store_is_down_the_sentence_reaches_the_user(reshape: Run, liv
     live.coordinator.store_down = True
     done = reshape("jobs")
     assert (done.code, done.err) == (1, "The store does not answer; try again soon.\n")
+
+
+def test_a_coordinator_that_ends_says_so(reshape: Run, live: Live) -> None:
+    live.app.settings["threads"].shutdown()
+    done = reshape("jobs")
+    assert (done.code, done.err) == (1, "The coordinator is ending; try again once it runs.\n")
 
 
 @pytest.mark.parametrize("verb", [["jobs"], ["jobs", "-o", "json"], ["queue"], ["job", "one"]], ids=" ".join)

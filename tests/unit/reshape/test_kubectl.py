@@ -41,9 +41,9 @@ def folder(live: Live, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def typed(folder: Path, *words: str, call: str = "main") -> subprocess.CompletedProcess[str]:
+def typed(folder: Path, *words: str, call: str = "kubectl") -> subprocess.CompletedProcess[str]:
     """`kubectl reshape WORDS`, as kubectl runs the plugin."""
-    code = f"import sys; from reshape.cli.kubectl import {call}; sys.argv[0] = 'kubectl-reshape'; {call}()"
+    code = f"import sys; from reshape.__main__ import {call}; sys.argv[0] = 'kubectl-reshape'; {call}()"
     environment = {**os.environ, "PATH": str(folder), "PYTHONPATH": str(ROOT), "HOME": str(folder), "RESHAPE_URL": "x"}
     command = [sys.executable, "-P", "-c", code, *words]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
