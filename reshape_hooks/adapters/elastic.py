@@ -22,7 +22,9 @@ from typing import Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
+from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.gradients import Gradients, mean
+from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
@@ -92,6 +94,10 @@ class Elastic:
         self._objects = [one for name, part in self._parts.items() for one in own_attributes.of_modules(name, part)]
         self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
+        self._clocks = ClockReadings()
+        self._rebound = Rebound(self._parts)
+        self._rebound.look()
+        self._rebound.leaves()
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
         if saved:
@@ -115,7 +121,11 @@ class Elastic:
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
+        self._rebound.look()
+        self._variables.leave(self._rebound.now_or_given().values())
+        self._clocks.look()
         self._variables.begin(self._begun.get("variables"))
+        self._clocks.begin()
         went_on.append((self._epoch, self._step))
         if self._begun and self._epoch < total:
             self._set_back()
@@ -123,6 +133,7 @@ class Elastic:
             self._restore_files()
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
+            self._rebound.leaves()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -178,7 +189,9 @@ class Elastic:
 
     def _epoch_begins(self) -> dict[str, Any]:
         """Return what the script may use to prepare the batches of an epoch: it does that again after a stop in it."""
-        dictionaries = {name: copies(part) for name, part in self._parts.items() if isinstance(part, dict)}
+        present = self._rebound.now_or_given()
+        self._variables.leave(present.values())
+        dictionaries = {name: copies(part) for name, part in present.items()}
         streams = seeds.streams(devices=True)
         return {"streams": streams, "variables": self._variables.state(), "dictionaries": dictionaries}
 
@@ -194,11 +207,17 @@ class Elastic:
         What the script has done since its epoch began it had done before the stop, too.
         """
         self._restore_files()
+        self._rebound.look()
         saved, self._saved_parts = self._saved_parts, {}
+        dictionaries = self._rebound.now_or_given()
+        self._variables.leave(dictionaries.values())
+        present = {**self._parts, **dictionaries}
         for name, state in saved.items():
-            _set_again(self._parts[name], state)
+            _set_again(present[name], state)
+        self._clocks.look()
         self._variables.begin()
         self._variables.done()
+        self._clocks.begin()
         self._refuse_iterators()
         waiting, self._waiting = self._waiting, {}
         self._place = waiting.get("place")
@@ -262,18 +281,20 @@ class Elastic:
 
     def _own(self) -> dict[str, Any]:
         """What each rank has of its own; until a loop has gone on that is what was saved."""
+        self._variables.leave(self._rebound.now().values())
         return self._waiting or {
             "place": self._cursor.state(self._batch) if self._cursor else None,
             "streams": seeds.streams(devices=True),
             "variables": self._variables.state(),
+            "clocks": self._clocks.state(),
             "gradients": self._gradients.state(),
             "begun": self._begun,
         }
 
     def _state(self, own: list[Any]) -> dict[str, Any]:
+        parts = {**self._parts, **self._rebound.now()}
         values = {
-            name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict()
-            for name, part in self._parts.items()
+            name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         return {"parts": values, "at": at, "own": own}
@@ -304,6 +325,7 @@ class Elastic:
         if len(own) != self._ranks.size:
             self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
         self._variables = Variables(self._apart, self._waiting.get("variables", ()), self._objects)
+        self._clocks = ClockReadings(self._waiting.get("clocks", ()))
 
     def _restore_files(self) -> None:
         """What the script has written since it was started, it had written before the stop, too."""

@@ -157,6 +157,7 @@ class Variables:
 
     def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Object] = ()) -> None:
         self._apart = {id(part) for part in parts}
+        self._apart_now: set[int] = set()
         self._saved = saved
         self._objects = objects
         self._carried = {(key, name) for key, values in saved for name in values}
@@ -190,6 +191,10 @@ class Variables:
     def done(self) -> None:
         """What was saved has been set: from now on variables are those of the loop."""
         self._saved = ()
+
+    def leave(self, apart: Iterable[Any]) -> None:
+        """Leave these objects out from now on, which are kept in another way as the parts are."""
+        self._apart_now = {id(one) for one in apart}
 
     def state(self) -> Saved:
         """Return the variables that the loop has changed since it began for the first time, as they are now."""
@@ -236,7 +241,7 @@ class Variables:
         for name in list(names):
             if name.startswith("__"):
                 continue
-            packing = Packing(self._apart, beside)
+            packing = Packing(self._apart | self._apart_now, beside)
             with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
                 packed = pack(variables[name], packing)
                 if packed.kind != AS_IT_IS.kind:

@@ -49,6 +49,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._lines: list[str] = []
         self._fault: Exception | None = None
+        self._said = ""  # why saves fail since the last one that did not
 
     @property
     def every_s(self) -> float:
@@ -80,6 +81,7 @@ class Saver:
         self.finish()
         began = self._clock()
         self._write(step, self._noted(files), plain.tell, in_memory and self._noted(in_memory))
+        self._said = ""
         self._measured(began, self._clock())
         self._outcome(None)
 
@@ -122,8 +124,11 @@ class Saver:
         for line in lines:
             plain.tell(line)
         fault, self._fault = self._fault, None
-        if fault is not None:
+        why = _reason(fault)
+        if why and why != self._said:
             plain.warn(f"reshape: this training goes on, but {fault}")
+        if why or thread is not None:
+            self._said = why
         if thread is not None or fault is not None:
             self._outcome(fault)
 
@@ -160,3 +165,11 @@ def _between_failures_s(text: str) -> float:
             f"only when asked, not {text[:80]!r}"
         )
     return found
+
+
+def _reason(fault: Exception | None) -> str:
+    """Return why a save failed, in the same words for each step; empty if none has."""
+    if fault is None:
+        return ""
+    cause = fault.__cause__ or fault
+    return getattr(cause, "strerror", None) or str(cause) or repr(cause)

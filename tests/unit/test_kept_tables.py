@@ -125,6 +125,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
         "variables that the loop has changed": [VARIABLES],
+        "time that the script measures": [
+            "unit/hooks/test_elastic.py::test_time_that_a_script_measures_goes_on_without_the_pauses",
+            "unit/hooks/test_elastic.py::test_time_that_has_passed_before_a_stop_has_passed_after_it",
+        ],
         "plain attributes of the model": [f"{OWN} # torch_own.py"],
         "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
         "what the script prepares in an epoch": [
@@ -209,6 +213,13 @@ NAMED: dict[str, dict[str, list[str]]] = {
     },
     "jax.md": {
         "arrays, keys of `jax.random`": [OF_JAX, SHARDED],
+        "a dictionary that each step makes anew": [
+            "unit/hooks/test_elastic.py::test_a_dictionary_that_each_step_makes_anew_goes_on"
+        ],
+        "such a dictionary that another": [
+            "unit/hooks/test_elastic.py::"
+            "test_one_that_would_not_go_on_is_not_saved_which_is_said_before_the_first_stop"
+        ],
         "a `TrainState` of Flax": [f"{OF_JAX} # equinox"],
         "arrays that are split": [SHARDED],
         "variables of Python": [VARIABLES, "unit/hooks/test_files.py"],

@@ -37,12 +37,13 @@ print('end', drawn)
 
 
 def run(
-    folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable, mtbf: str = ""
-) -> list[str]:
+    folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable, mtbf: str = "",
+    begin: str = BEGIN,
+) -> list[str]:  # fmt: skip
     """Return the lines that it prints, the last of them its exit status."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "STOP": str(stop), "RESHAPE_JOB_ID": "loop"}
     env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_GENERATION": str(generation), "RESHAPE_MTBF_S": mtbf}
-    argv = [python, "-c", BEGIN + script]
+    argv = [python, "-c", begin + script]
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert not ended.stderr, ended.stderr
     return [*ended.stdout.splitlines(), str(ended.returncode)]
@@ -311,6 +312,75 @@ def test_what_an_epoch_prepares_before_its_batches_is_done_once(tmp_path: Path, 
     assert run(tmp_path / "parts", PREPARES, len(stops) + 1)[-5:] == whole[-5:]
 
 
+LARGE = BEGIN.replace("state = ", "import numpy\nparams = {'w': numpy.full(1 << 18, 1.0)}\nif False: ")
+MADE_ANEW = {
+    "variable": """
+state = reshape_hooks.Elastic(drawn=drawn, params=params)
+for step in state.steps(6):
+    work(step)
+    params = {"w": params["w"] * 0.5 + step}
+print('end', params["w"].sum())
+""",
+    "function": """
+def train(params):
+    state = reshape_hooks.Elastic(drawn=drawn, weights=params)
+    for step in state.steps(6):
+        work(step)
+        params = {"w": params["w"] * 0.5 + step}
+    return params
+print('end', train(params)["w"].sum())
+""",
+    "attribute": """
+class Trainer:
+    def __init__(self):
+        self.params = params
+        self.state = reshape_hooks.Elastic(drawn=drawn, params=self.params)
+    def train(self):
+        for step in self.state.steps(6):
+            work(step)
+            self.params = {"w": self.params["w"] * 0.5 + step}
+trainer = Trainer()
+del params
+trainer.train()
+print('end', trainer.params["w"].sum())
+""",
+    "epochs": """
+state = reshape_hooks.Elastic(drawn=drawn, params=params)
+for epoch in state.epochs(2):
+    for step in state.batches(range(epoch * 3, epoch * 3 + 3)):
+        work(step)
+        params = {"w": params["w"] * 0.5 + step}
+print('end', params["w"].sum())
+""",
+}
+
+
+@pytest.mark.parametrize("way", MADE_ANEW)
+@pytest.mark.parametrize("stop", [0, 3, 5], ids="stop-at-{}".format)
+def test_a_dictionary_that_each_step_makes_anew_goes_on(tmp_path: Path, way: str, stop: int) -> None:
+    whole = run(tmp_path / "whole", MADE_ANEW[way], 1, begin=LARGE)
+    first = run(tmp_path / "parts", MADE_ANEW[way], 1, stop, begin=LARGE)
+    second = run(tmp_path / "parts", MADE_ANEW[way], 2, begin=LARGE)
+    assert (whole[-1], first[-1], second[-1]) == ("0", "143", "0")
+    assert steps(first) + steps(second) == [1, 2, 3, 4, 5, 6]
+    assert second[-2] == whole[-2]
+
+
+UNCLEAR = {
+    "variable": ("at_first = params\nfor step", "it is not clear which dictionary is now the params"),
+    "function": ("params = dict(params)\n    for step", "weights is made anew between Elastic"),
+    "epochs": ("params = dict(params)\n    for step", "params is made anew between Elastic, or the beginning"),
+}
+
+
+@pytest.mark.parametrize("way", UNCLEAR)
+def test_one_that_would_not_go_on_is_not_saved_which_is_said_before_the_first_stop(tmp_path: Path, way: str) -> None:
+    code, said = UNCLEAR[way]
+    with pytest.raises(AssertionError, match=f"could not be saved and goes on: {said}"):
+        run(tmp_path, MADE_ANEW[way].replace("for step", code, 1), 1, begin=LARGE)
+    assert not list(tmp_path.glob("g*"))
+
+
 def test_numpys_generators_and_arrays_go_on(tmp_path: Path) -> None:
     script = """
 import numpy
@@ -420,3 +490,86 @@ def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "Elastic cannot make this training elastic, because it has a handler for SIGTERM of its own" in ended.stderr
+
+
+# All clocks are a day ahead more with each generation, and by what the script says: no test waits.
+CLOCKS = """
+import datetime as dates, os, time
+DAY, typed = 86_400.0, 1_500_000_000.25
+days = [int(os.environ["RESHAPE_GENERATION"])]
+def move(name, read):
+    unit = 1_000_000_000 if name.endswith("_ns") else 1
+    setattr(time, name, lambda: read() + days[0] * 86_400 * unit)
+for name in ("time", "monotonic", "perf_counter", "time_ns", "perf_counter_ns", "monotonic_ns"):
+    move(name, getattr(time, name))
+now = lambda: dates.datetime.fromtimestamp(time.time())
+"""
+BUDGETS = {
+    "a variable": ("start = time.time()", "time.time() - start"),
+    "another clock": ("start = time.perf_counter()", "time.perf_counter() - start"),
+    "nanoseconds": ("start = time.monotonic_ns()", "(time.monotonic_ns() - start) / 1e9"),
+    "a date": ("start = now()", "(now() - start).total_seconds()"),
+    "an attribute": (
+        "class Budget: pass\nbudget = Budget()\nbudget.start = time.time()", "time.time() - budget.start",
+    ),
+    "a time ahead": ("end = time.time() + 2 * DAY", "time.time() + 2 * DAY - end"),
+    "read in the loop": ("last = time.time()", "time.time() - last"),
+}  # fmt: skip
+TIMED = """
+for step in state.steps(8):
+    work(step)
+    passed = PASSED
+    if step in (2, 5) and "last" in globals(): last = time.time()
+print(passed < 3_600.0, typed)
+"""
+
+
+def timed(folder: Path, way: str, generation: int, stop: object = None) -> list[str]:
+    read, passed = BUDGETS[way]
+    return run(folder, TIMED.replace("PASSED", passed), generation, stop, begin=CLOCKS + read + BEGIN)
+
+
+@pytest.mark.parametrize("way", BUDGETS)
+def test_time_that_a_script_measures_goes_on_without_the_pauses(tmp_path: Path, way: str) -> None:
+    assert timed(tmp_path, way, 1, stop=3)[-1] == "143"
+    assert timed(tmp_path, way, 2, stop=6)[-1] == "143"
+    assert timed(tmp_path, way, 3)[-2:] == ["True 1500000000.25", "0"]
+
+
+def test_time_that_has_passed_before_a_stop_has_passed_after_it(tmp_path: Path) -> None:
+    script = """
+for step in state.steps(4):
+    work(step)
+    days[0] += 1
+print(round((time.time() - start) / DAY))
+"""
+    old = "from reshape_hooks.adapters import clock_readings\nclock_readings._age_s = lambda: 10 * DAY\n"
+    begin = CLOCKS + old + "start = time.time()" + BEGIN
+    assert run(tmp_path, script, 1, stop=1, begin=begin)[-1] == "143"
+    assert run(tmp_path, script, 2, begin=begin)[-2:] == ["4", "0"]
+
+
+def test_a_deadline_that_is_the_same_at_each_start_stays_where_it_is(tmp_path: Path) -> None:
+    limit = """
+from pathlib import Path
+limit = Path(os.environ["RESHAPE_CHECKPOINTS"], "limit")
+limit.exists() or limit.write_text(repr(time.time() + 20 * DAY))
+end = float(limit.read_text())
+"""
+    script = "for step in state.steps(6): work(step)\nprint(end == float(limit.read_text()))"
+    assert run(tmp_path, script, 1, stop=2, begin=CLOCKS + limit + BEGIN)[-1] == "143"
+    assert run(tmp_path, script, 2, stop=4, begin=CLOCKS + limit + BEGIN)[-1] == "143"
+    assert run(tmp_path, script, 3, begin=CLOCKS + limit + BEGIN)[-2:] == ["True", "0"]
+
+
+def test_values_that_no_clock_gives_are_left_as_they_are(tmp_path: Path) -> None:
+    odd = """
+import datetime
+odd = [datetime.datetime.min.replace(microsecond=1), float("nan"), float("inf"), 10 ** 400, -1, True, 1_500_000_000.25]
+first, second, third, fourth, fifth, sixth, seventh = odd
+"""
+    script = (
+        "for step in state.steps(6): work(step)\nprint([first, second, third, fourth, fifth, sixth, seventh] == odd)"
+    )
+    assert run(tmp_path, script, 1, stop=2, begin=odd + BEGIN)[-1] == "143"
+    assert run(tmp_path, script, 2, begin=odd + BEGIN)[-2:] == ["True", "0"]

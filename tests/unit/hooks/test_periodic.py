@@ -215,6 +215,31 @@ def test_one_that_cannot_be_written_is_said_once_and_leaves_the_old_ones(
     assert capsys.readouterr().err == ""
 
 
+def test_a_disk_that_stays_full_is_told_once_until_it_has_taken_a_save(
+    saver: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver.now(1, {"a": b"x"})
+
+    def full(_path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    def gone(_path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    for step, fails in ((2, full), (3, full), (4, gone)):
+        saver.beside(step, give({"a": fails}))
+        saver.finish()
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert "step 2 could not be saved" in told[0]
+    assert "Input/output error" in told[1]
+    saver.beside(5, give({"a": b"x"}))
+    saver.finish()
+    saver.beside(6, give({"a": gone}))
+    saver.finish()
+    assert "step 6 could not be saved" in capsys.readouterr().err
+
+
 def test_where_no_thread_can_be_started_it_is_written_at_once(saver: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
     saver.now(1, {"a": b"x"})
 

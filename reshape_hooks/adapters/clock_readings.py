@@ -1,0 +1,154 @@
+"""Lets the time that a script measures from a reading of a clock go on after a stop, without the pause.
+
+    start = time.time()
+    for step in state.steps(...):
+        if time.time() - start > budget: break
+
+The new start reads the clock anew, so that such a budget, and a rate by it, would begin again at each stop. Promises: a
+variable that holds a reading of this process when its loop begins is after a stop as far from now as it was before it;
+anything else is left alone. A wall-clock time that lies ahead, as `time.time() + budget`, is such a reading, too; but
+not one that the new start finds where it was, as a deadline that was read from a file.
+Called by `elastic`; the standard library, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reshape_hooks import plain
+from reshape_hooks.adapters.variables import Frame, frames, is_own
+
+if TYPE_CHECKING:
+    Key = tuple[str, str]
+    Place = tuple[str, ...]  # the name of a variable, or of an object and its attribute
+    Saved = Sequence[tuple[Key, Place, str, float, Any]]  # by which clock this value was read, and how long ago
+
+SECOND_NS, MOST_NS = 1_000_000_000, 1 << 63
+AHEAD_S = 30 * 86_400.0  # of a time that a script may still be waiting for
+DIGITS = 3  # behind the point: a number that has more was not typed
+
+
+def _age_s() -> float:
+    """Return for how long this process has run; 0 where that is not known."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return plain.boottime() - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _of_floats(clock: Callable[[], float]) -> Callable[[Any], float | None]:
+    """Return what tells how many seconds ago `clock` gave this value; None for what it can hardly have given."""
+    return lambda value: clock() - value if type(value) is float and round(value, DIGITS) != value else None
+
+
+def _of_integers(clock: Callable[[], int]) -> Callable[[Any], float | None]:
+    return lambda value: (clock() - value) / SECOND_NS if type(value) is int and SECOND_NS < value < MOST_NS else None
+
+
+def _of_dates(value: Any) -> float | None:
+    if type(value) is not datetime.datetime or not value.microsecond:
+        return None
+    try:
+        return time.time() - value.timestamp()
+    except (OverflowError, ValueError, OSError):  # a date that no clock here can show
+        return None
+
+
+# By the name of a clock: how long ago a value was read from it. `perf_counter` is the monotonic clock here.
+AGO: dict[str, Callable[[Any], float | None]] = {
+    "time": _of_floats(lambda: time.time()),
+    "monotonic": _of_floats(lambda: time.monotonic()),
+    "time_ns": _of_integers(lambda: time.time_ns()),
+    "monotonic_ns": _of_integers(lambda: time.monotonic_ns()),
+    "datetime": _of_dates,
+}
+LOOKS_AHEAD = ("time", "datetime")  # by whose size alone a value is known as a time
+
+
+class ClockReadings:
+    """The readings in the variables of a loop, and in attributes of the script's objects that these hold.
+
+    `saved`: what `state` returned.
+    """
+
+    def __init__(self, saved: Saved = ()) -> None:
+        self._saved = {(key, place): (clock, ago_s, value) for key, place, clock, ago_s, value in saved}
+        self._clocks: dict[tuple[Key, Place], str] = {}
+        self._earlier: dict[tuple[Key, Place], Any] = {}  # what was set again: it may be older than this process
+
+    def look(self) -> None:
+        """Leave alone what the script itself finds where it was: call it before variables of the loop are set."""
+        for frame in frames():
+            for place, value in _values(frame):
+                at = frame.key, place
+                if at in self._saved and value == self._saved[at][2]:
+                    del self._saved[at]
+
+    def begin(self) -> None:
+        """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
+        age_s = _age_s()
+        for frame in frames():
+            for place, value in _values(frame):
+                at = frame.key, place
+                if at in self._saved:
+                    clock, ago_s, _ = self._saved.pop(at)
+                    self._set(frame, place, clock, ago_s, value)
+                elif at not in self._clocks and (clock := _clock_of(value, age_s)):
+                    self._clocks[at] = clock
+
+    def _set(self, frame: Frame, place: Place, clock: str, ago_s: float, value: Any) -> None:
+        now_ago_s = AGO[clock](value)
+        if now_ago_s is None:  # the script has no reading there now
+            return
+        moved = _later(value, now_ago_s - ago_s)
+        if len(place) == 1:
+            frame.set({place[0]: moved})
+        else:
+            vars(frame.variables[place[0]])[place[1]] = moved
+        self._clocks[frame.key, place], self._earlier[frame.key, place] = clock, moved
+
+    def state(self) -> Saved:
+        """Return the readings as they are now, and those that no loop has come to yet."""
+        found = [(*at, *reading) for at, reading in self._saved.items()]
+        age_s = _age_s()
+        for frame in frames():
+            for place, value in _values(frame):
+                at = frame.key, place
+                clock = self._clocks.get(at)
+                if clock is None:
+                    continue
+                ago_s = AGO[clock](value)
+                if ago_s is not None and (value == self._earlier.get(at) or _is_of(clock, ago_s, age_s)):
+                    found.append((*at, clock, ago_s, value))
+        return found
+
+
+def _clock_of(value: Any, age_s: float) -> str:
+    """Return by which clock this value was read since the process began; empty if by none."""
+    ago = ((clock, read(value)) for clock, read in AGO.items())
+    return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, age_s)), "")
+
+
+def _is_of(clock: str, ago_s: float, age_s: float) -> bool:
+    return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= age_s
+
+
+def _later(value: Any, seconds: float) -> Any:
+    """Return this reading as if it had been made so much later."""
+    if type(value) is datetime.datetime:
+        return value + datetime.timedelta(seconds=seconds)
+    return value + (round(seconds * SECOND_NS) if type(value) is int else seconds)
+
+
+def _values(frame: Frame) -> Iterator[tuple[Place, Any]]:
+    for name, value in list(frame.variables.items()):
+        yield (name,), value
+        if is_own(type(value)) and hasattr(value, "__dict__"):
+            for attribute, one in list(vars(value).items()):
+                yield (name, attribute), one

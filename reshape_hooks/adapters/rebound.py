@@ -1,0 +1,103 @@
+"""Finds the dictionary that stands for one that `Elastic` was given, where the loop makes a new one in each step.
+
+    params = step(params)  # or self.params = step(self.params)
+
+Promises: what is saved is what the script goes on with; where that is not clear, nothing is saved, with a sentence.
+Called by `elastic`; the standard library, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from reshape_hooks import plain
+from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, Frame, copies, frames, is_own
+
+if TYPE_CHECKING:
+    Path = tuple[str, ...]  # the name of a variable, or of an object and its attribute
+
+
+class Rebound:
+    """Which variables and attributes of the script hold, or held, the dictionaries among these parts."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = {name: part for name, part in parts.items() if isinstance(part, dict)}
+        self._held: dict[tuple[Any, str], list[Path]] = {}  # function, part -> where it was held
+        self._given = dict(self._parts)  # when the script last got control from us, until it comes to its loop
+        self._made_again: set[str] = set()  # large ones that the script itself makes once more after a stop
+
+    def leaves(self) -> None:
+        """The script prepares an epoch: what it makes anew there, it makes anew after a stop, too."""
+        self._given = self.now_or_given()
+
+    def look(self) -> None:
+        """See what holds the dictionaries, when they are given and when a loop begins.
+
+        One that the script makes anew in between would hide what was saved; a small one is set to that again.
+        """
+        present, given = self.now_or_given(), self._given
+        self._given = {}
+        for name in given:
+            if present[name] is not given[name] and AS_IT_IS in copies(present[name]).values():
+                self._made_again.add(name)
+        for frame in frames():
+            values = _values(frame)
+            for name, part in self._parts.items():
+                held = self._held.setdefault((frame.key, name), [])
+                held += [path for path, value in values if value is part and path not in held]
+
+    def now(self) -> dict[str, dict[Any, Any]]:
+        """Return the dictionaries that the script goes on with. Raises CheckpointError where that is not clear."""
+        for name in self._made_again:
+            raise plain.CheckpointError(
+                f"{name} is made anew between Elastic, or the beginning of an epoch, and the first batch, where it "
+                "would be made anew after a stop, too: make it before Elastic"
+            )
+        there = frames()[::-1]
+        return {name: self._present(name, there) for name in self._parts}
+
+    def now_or_given(self) -> dict[str, dict[Any, Any]]:
+        """Return the dictionaries that the script goes on with; where that is not clear those that were given."""
+        try:
+            return self.now()
+        except plain.CheckpointError:
+            return self._parts
+
+    def _present(self, name: str, there: list[Frame]) -> dict[Any, Any]:
+        """Return what stands for this part in the innermost of these functions that held it."""
+        part = self._parts[name]
+        frame = next((one for one in there if self._held.get((one.key, name))), None)
+        if frame is None:
+            return part
+        values = {path: _value(frame, path) for path in self._held[frame.key, name]}
+        values = {path: value for path, value in values.items() if value is not MISSING}
+        called_so = [value for path, value in values.items() if path[-1] == name]
+        if all(value is part for value in called_so) and any(value is part for value in values.values()):
+            return part
+        others = list(values.values())
+        if not others:
+            return part
+        first = others[0]
+        if not isinstance(first, dict) or any(value is not first for value in others):
+            where = ", ".join(".".join(path) for path in values)
+            raise plain.CheckpointError(
+                f"it is not clear which dictionary is now the {name} that Elastic was given, as {where} held it and "
+                f"are not the same any more: put what a step makes into the dictionary itself, as by {name}.update(...)"
+            )
+        return first
+
+
+def _values(frame: Frame) -> list[tuple[Path, Any]]:
+    """Return the variables of a function, and the attributes of those that are objects of the script's classes."""
+    found: list[tuple[Path, Any]] = []
+    for name, value in list(frame.variables.items()):
+        found.append(((name,), value))
+        if is_own(type(value)) and hasattr(value, "__dict__"):
+            found += [((name, attribute), one) for attribute, one in list(vars(value).items())]
+    return found
+
+
+def _value(frame: Frame, path: Path) -> Any:
+    value = frame.variables.get(path[0], MISSING)
+    return value if len(path) == 1 else getattr(value, "__dict__", {}).get(path[1], MISSING)
