@@ -25,6 +25,7 @@ from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.rebound import Rebound
+from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
@@ -98,6 +99,8 @@ class Elastic:
         self._rebound = Rebound(self._parts)
         self._rebound.look()
         self._rebound.leaves()
+        self._trained = TrainedParts(self._parts)
+        self._trained_at_stop: dict[str, Any] = {}
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
         if saved:
@@ -193,11 +196,17 @@ class Elastic:
         self._variables.leave(present.values())
         dictionaries = {name: copies(part) for name, part in present.items()}
         streams = seeds.streams(devices=True)
-        return {"streams": streams, "variables": self._variables.state(), "dictionaries": dictionaries}
+        return {
+            "streams": streams,
+            "variables": self._variables.state(),
+            "dictionaries": dictionaries,
+            "trained": self._trained.now(),
+        }
 
     def _set_back(self) -> None:
         """Let the script prepare the batches of a broken epoch from what stood when that began."""
         seeds.restore(self._begun["streams"])
+        self._trained.set(self._begun.get("trained", {}))  # not in checkpoints of older versions
         for name, values in self._begun["dictionaries"].items():
             refill(self._parts[name], values)
 
@@ -214,6 +223,8 @@ class Elastic:
         present = {**self._parts, **dictionaries}
         for name, state in saved.items():
             _set_again(present[name], state)
+        self._trained.set(self._trained_at_stop)
+        self._trained_at_stop = {}
         self._clocks.look()
         self._variables.begin()
         self._variables.done()
@@ -297,7 +308,7 @@ class Elastic:
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
-        return {"parts": values, "at": at, "own": own}
+        return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:
         return _files(self._state([self._own()]), in_memory)
@@ -315,6 +326,8 @@ class Elastic:
             else:
                 part.load_state_dict(saved_part)
                 self._saved_parts[name] = _small(part, saved_part)
+        self._trained_at_stop = state.get("trained", {})
+        self._trained.set(self._trained_at_stop)
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
         self._iteration = at.get("iteration")  # not in checkpoints of older versions

@@ -2,12 +2,14 @@
 
     params = step(params)  # or self.params = step(self.params)
 
-Promises: what is saved is what the script goes on with; where that is not clear, nothing is saved, with a sentence.
+Promises: what is saved is what the script goes on with; where that is not clear, nothing is saved, with a sentence;
+likewise where the script goes on with another optimizer, scheduler or model than the one that `Elastic` was given.
 Called by `elastic`; the standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Rebound:
-    """Which variables and attributes of the script hold, or held, the dictionaries among these parts."""
+    """Which variables and attributes of the script hold, or held, these parts; most is about the dictionaries."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = {name: part for name, part in parts.items() if isinstance(part, dict)}
+        self._objects = {name: part for name, part in parts.items() if not isinstance(part, dict)}
         self._held: dict[tuple[Any, str], list[Path]] = {}  # function, part -> where it was held
         self._given = dict(self._parts)  # when the script last got control from us, until it comes to its loop
         self._made_again: set[str] = set()  # large ones that the script itself makes once more after a stop
@@ -43,7 +46,7 @@ class Rebound:
                 self._made_again.add(name)
         for frame in frames():
             values = _values(frame)
-            for name, part in self._parts.items():
+            for name, part in {**self._parts, **self._objects}.items():
                 held = self._held.setdefault((frame.key, name), [])
                 held += [path for path, value in values if value is part and path not in held]
 
@@ -55,6 +58,8 @@ class Rebound:
                 "would be made anew after a stop, too: make it before Elastic"
             )
         there = frames()[::-1]
+        for name, part in self._objects.items():
+            self._refuse_another(name, part, there)
         return {name: self._present(name, there) for name in self._parts}
 
     def now_or_given(self) -> dict[str, dict[Any, Any]]:
@@ -64,14 +69,30 @@ class Rebound:
         except plain.CheckpointError:
             return self._parts
 
+    def _values_now(self, name: str, there: list[Frame]) -> dict[Path, Any]:
+        """Return what stands where the innermost of these functions that held this part held it."""
+        frame = next((one for one in there if self._held.get((one.key, name))), None)
+        if frame is None:
+            return {}
+        values = {path: _value(frame, path) for path in self._held[frame.key, name]}
+        return {path: value for path, value in values.items() if value is not MISSING}
+
+    def _refuse_another(self, name: str, part: Any, there: list[Frame]) -> None:
+        values = self._values_now(name, there)
+        if any(value is part for value in values.values()):
+            return
+        for path, value in values.items():
+            if _replaces(value, part):
+                raise plain.CheckpointError(
+                    f"{'.'.join(path)} is now another {type(value).__name__} than the {name} that Elastic was given, "
+                    "which a new start would not make again: give Elastic all that is trained or used, or change it "
+                    "in place"
+                )
+
     def _present(self, name: str, there: list[Frame]) -> dict[Any, Any]:
         """Return what stands for this part in the innermost of these functions that held it."""
         part = self._parts[name]
-        frame = next((one for one in there if self._held.get((one.key, name))), None)
-        if frame is None:
-            return part
-        values = {path: _value(frame, path) for path in self._held[frame.key, name]}
-        values = {path: value for path, value in values.items() if value is not MISSING}
+        values = self._values_now(name, there)
         called_so = [value for path, value in values.items() if path[-1] == name]
         if all(value is part for value in called_so) and any(value is part for value in values.values()):
             return part
@@ -101,3 +122,17 @@ def _values(frame: Frame) -> list[tuple[Path, Any]]:
 def _value(frame: Frame, path: Path) -> Any:
     value = frame.variables.get(path[0], MISSING)
     return value if len(path) == 1 else getattr(value, "__dict__", {}).get(path[1], MISSING)
+
+
+def _replaces(value: Any, part: Any) -> bool:
+    """True of another optimizer or scheduler in place of one, or of a model that has no parameter of this one."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False
+    for kind in (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler):
+        if isinstance(part, kind):
+            return isinstance(value, kind)
+    if not (isinstance(part, torch.nn.Module) and isinstance(value, torch.nn.Module)):
+        return False
+    known = {id(one) for one in part.parameters()}
+    return bool(known) and not any(id(one) in known for one in value.parameters())

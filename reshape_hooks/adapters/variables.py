@@ -32,7 +32,7 @@ import random
 import sys
 import sysconfig
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, GeneratorType, ModuleType
+from types import CodeType, FrameType, GeneratorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
@@ -50,9 +50,14 @@ PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range,
     datetime.datetime, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction,
 )  # fmt: skip
-OF_PYTHON = ("argparse.Namespace", "types.SimpleNamespace")  # that scripts use as their own
+OF_PYTHON = (  # that scripts use as their own
+    "argparse.Namespace", "types.SimpleNamespace", "collections.UserDict", "collections.UserList",
+)  # fmt: skip
 MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 ITEMS = (list, tuple, set, frozenset, collections.deque)
+VALUES = (int, float, complex, str, bytes)
+BASES = (collections.OrderedDict, collections.Counter, collections.defaultdict, dict, *ITEMS, *VALUES)
+UNCHANGED = (tuple, frozenset, *VALUES)  # what these hold is given when they are made
 BUFFERS = (array.array, bytearray)
 ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter({})), type(iter("")), type(iter(range(0))), type(iter(set())),
@@ -481,11 +486,71 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     own = is_own(kind)
     if packing.beside and not own and name not in OF_PYTHON:
         return _pack_of_library(value)
-    if (not own and name not in OF_PYTHON) or hasattr(value, "state_dict") or not hasattr(value, "__dict__"):
+    base, slots = _base(kind), _slots(kind)
+    has_attributes = hasattr(value, "__dict__") or slots
+    if (not own and name not in OF_PYTHON) or hasattr(value, "state_dict") or not (has_attributes or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
-    packing.take(1 + len(vars(value)))
-    attributes = {name: pack(one, packing) for name, one in vars(value).items()}
-    return Packed("object", attributes, (kind.__module__, kind.__qualname__))
+    values = attributes_of(value)
+    packing.take(1 + len(values))
+    attributes = {name: pack(one, packing) for name, one in values.items()}
+    if base is None:
+        return Packed("object", attributes, (kind.__module__, kind.__qualname__))
+    held = pack(_held(base, value), packing)
+    if held is AS_IT_IS:
+        return AS_IT_IS
+    return Packed("own", (attributes, held), (kind.__module__, kind.__qualname__))
+
+
+def _base(kind: type) -> Any:
+    """Return the type of Python that a class of the script is derived from; None for one that holds attributes only."""
+    return next((one for one in BASES if issubclass(kind, one)), None)
+
+
+def _held(base: Any, value: Any) -> Any:
+    """Return what an object of a class of the script holds, in the type of Python that it is derived from."""
+    if base is collections.deque:
+        return base(value, value.maxlen)
+    if base is collections.defaultdict:
+        return base(value.default_factory, base.items(value))
+    if base in MAPPINGS:
+        return base(dict(base.items(value)))
+    if base in (str, bytes):
+        return base.__getitem__(value, slice(None))
+    return base.__getnewargs__(value)[0] if base in VALUES else base(base.__iter__(value))
+
+
+def _slots(kind: type) -> dict[str, Any]:
+    """Return the descriptors of attributes that have a slot in classes of the script, by their names."""
+    return {
+        name: one
+        for each in reversed(kind.__mro__)
+        if is_own(each)
+        for name, one in vars(each).items()
+        if isinstance(one, MemberDescriptorType)
+    }
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object of the script, those in slots, too."""
+    slots = {name: one.__get__(value) for name, one in _slots(type(value)).items() if _is_filled(one, value)}
+    return {**slots, **getattr(value, "__dict__", {})}
+
+
+def _is_filled(slot: Any, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
+
+
+def _set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
+    slots = _slots(type(value))
+    for name, one in attributes.items():
+        if name in slots:
+            slots[name].__set__(value, one)
+        else:
+            vars(value)[name] = one
 
 
 def _pack_of_library(value: Any) -> Packed:
@@ -655,14 +720,43 @@ def _unpack_object(packed: Packed, is_there: Any) -> Any:
     same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
     if not same and kind is None:
         return MISSING
-    old = vars(is_there) if same else {}
+    old = attributes_of(is_there) if same else {}
     attributes = {key: unpack(one, old.get(key, MISSING)) for key, one in packed.value.items()}
     if not same:
         if any(one is MISSING for one in attributes.values()):
             return MISSING
         is_there = kind.__new__(kind)
-    vars(is_there).update({key: one for key, one in attributes.items() if one is not MISSING})
+    _set_attributes(is_there, {key: one for key, one in attributes.items() if one is not MISSING})
     return is_there
+
+
+def _unpack_own(packed: Packed, is_there: Any) -> Any:
+    """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
+    attributes, packed_held = packed.value
+    module, name = packed.more
+    same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
+    kind = type(is_there) if same else _class(module, name)
+    if kind is None:
+        return MISSING
+    base = _base(kind)
+    held = unpack(packed_held, _held(base, is_there) if same else MISSING)
+    if held is MISSING:
+        return MISSING
+    if base in UNCHANGED:
+        is_there = base.__new__(kind, held)
+    else:
+        is_there = is_there if same else base.__new__(kind)
+        if base is collections.deque:
+            base.__init__(is_there, (), held.maxlen)
+        if base is collections.defaultdict:
+            is_there.default_factory = held.default_factory
+        base.clear(is_there)
+        if base in MAPPINGS:
+            for key, one in held.items():
+                base.__setitem__(is_there, key, one)
+        else:
+            (base.update if base is set else base.extend)(is_there, held)
+    return _unpack_object(Packed("object", attributes, packed.more), is_there)
 
 
 def _unpack_attributes(packed: Packed, is_there: Any) -> Any:
@@ -699,6 +793,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "numpy.RandomState": _unpack_numpy_random_state,
     "torch.Generator": _unpack_torch_generator,
     "object": _unpack_object,
+    "own": _unpack_own,
     "attributes": _unpack_attributes,
     "module": _unpack_module,
     "pickled": _unpack_pickled,

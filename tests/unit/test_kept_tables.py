@@ -38,6 +38,10 @@ EXACT = (
     "frameworks/test_resumed_exactly.py::"
     "test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_bits"
 )
+PLACES = (
+    "frameworks/test_places_of_loaders.py::"
+    "test_from_each_place_of_an_epoch_all_later_batches_and_random_numbers_are_those_without_a_stop"
+)
 WORKERS = "frameworks/test_resumed_exactly.py::test_with_workers_each_sample_comes_once_in_each_epoch"
 ON_GPUS = (
     "frameworks/test_resumed_exactly.py::test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus"
@@ -121,13 +125,19 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_numpys_generators_and_arrays_go_on",
             f"{EXACT} # torch_accumulation.py",
         ],
-        "the order of a DataLoader": [f"{WORKERS} # two-that-stay"],
+        "the order of a DataLoader": [f"{WORKERS} # two-that-stay", PLACES],
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
-        "variables that the loop has changed": [VARIABLES],
+        "variables that the loop has changed": [
+            VARIABLES, "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on"
+        ],
         "time that the script measures": [
             "unit/hooks/test_elastic.py::test_time_that_a_script_measures_goes_on_without_the_pauses",
             "unit/hooks/test_elastic.py::test_time_that_has_passed_before_a_stop_has_passed_after_it",
+            "unit/hooks/test_elastic.py::test_a_deadline_that_is_the_same_at_each_start_stays_where_it_is",
+        ],
+        "which parameters are trained": [
+            "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_frozen_stays_so"
         ],
         "plain attributes of the model": [f"{OWN} # torch_own.py"],
         "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
@@ -148,6 +158,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
+        "another optimizer, scheduler or model": [
+            "frameworks/test_changed_parts.py::test_what_a_new_start_would_not_make_again_is_said_and_trains_on"
+        ],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
         "what follows the batches": [f"{CHANGED} # what follows an epoch runs again"],

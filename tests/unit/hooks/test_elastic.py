@@ -492,6 +492,62 @@ def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None
     assert "Elastic cannot make this training elastic, because it has a handler for SIGTERM of its own" in ended.stderr
 
 
+OWN_CLASSES = """
+import collections
+class Log(list):
+    def append(self, one): super().append(-one)
+class Table(dict): pass
+class Named(collections.OrderedDict): pass
+class Counts(collections.Counter): pass
+class Groups(collections.defaultdict): pass
+class Seen(set): pass
+class Recent(collections.deque): pass
+class Best(float): pass
+class Text(str): pass
+class Pair(tuple): pass
+class Slots:
+    __slots__ = ("_a", "__private", "unset")
+    def __init__(self): self._a, self.__private = 0, []
+    def add(self, one): self._a += one; self.__private.append(one)
+    def now(self): return self._a, self.__private, hasattr(self, "unset")
+class More(Slots):
+    __slots__ = ("more",)
+    def __init__(self): super().__init__(); self.more = 0
+    def add(self, one): super().add(one); self.more += 2 * one
+class Both(More): pass
+log, table, named, counts, seen = Log(), Table(), Named(), Counts(), Seen()
+groups, recent = Groups(list), Recent(maxlen=3)
+best, text, pair, slots, both = Best(9), Text(), Pair(), More(), Both()
+held = {"log": log, "slots": slots}
+log.name = "first"
+users = collections.UserDict()
+"""
+OF_OWN_CLASSES = """
+for step in state.steps(6):
+    work(step)
+    log.append(step); table[step] = [step]; named[step] = step; counts[step % 2] += 1; seen.add(step)
+    groups[step % 2].append(step); recent.append(step); best = Best(min(best, 5 - step)); text = Text(text + str(step))
+    pair = Pair((*pair, step)); slots.add(step); both.add(step); both.other = step; log.name = str(step)
+    users[step] = 1
+print([log, log.name, table, named, counts, seen, dict(groups), recent, recent.maxlen, best, text, pair])
+print(slots.now(), slots.more, both.now(), both.more, both.other, users)
+print([type(one).__name__ for one in (log, table, named, counts, seen, groups, recent, best, text, pair, slots, both)])
+print(held["log"] is log, held["slots"] is slots, groups.default_factory)
+"""
+
+
+@pytest.mark.parametrize("python", ["3.8", "3.13", "ours"])
+def test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on(tmp_path: Path, python: str) -> None:
+    interpreter = sys.executable if python == "ours" else python_of(python)
+    begin = OWN_CLASSES + BEGIN
+    whole = run(tmp_path / "whole", OF_OWN_CLASSES, 1, python=interpreter, begin=begin)
+    run(tmp_path / "parts", OF_OWN_CLASSES, 1, 2, python=interpreter, begin=begin)
+    run(tmp_path / "parts", OF_OWN_CLASSES, 2, 4, python=interpreter, begin=begin)
+    parts = run(tmp_path / "parts", OF_OWN_CLASSES, 3, python=interpreter, begin=begin)
+    assert whole[-5:] == parts[-5:]
+    assert whole[-2:] == ["True True <class 'list'>", "0"]
+
+
 # All clocks are a day ahead more with each generation, and by what the script says: no test waits.
 CLOCKS = """
 import datetime as dates, os, time

@@ -1,0 +1,48 @@
+"""A loop that changes what is trained and by what, from its third epoch on, in one of the ways that scripts do."""
+
+import os
+import signal
+import sys
+
+import torch
+
+import reshape_hooks
+
+weights_file, way = sys.argv[1:]
+body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1, momentum=0.9)
+if way in ("thaws", "another group"):
+    for parameter in body.parameters():
+        parameter.requires_grad = False
+if way == "another group":
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+samples = torch.randn(12, 4)
+loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
+state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
+if way == "a model around it":
+    head = torch.nn.Sequential(torch.nn.ReLU(), head)
+steps = 0
+for epoch in state.epochs(4):
+    if epoch == 2 and way in ("thaws", "another group"):
+        for parameter in body.parameters():
+            parameter.requires_grad = True
+    if epoch == 2 and way == "another group":
+        optimizer.add_param_group({"params": list(body.parameters()), "lr": 0.01})
+    if epoch == 2 and way == "another optimizer":
+        optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 0.01)
+    if epoch == 2 and way == "another scheduler":
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    if epoch == 2 and way == "another model":
+        head = torch.nn.Linear(8, 1)
+    for x in state.batches(loader):
+        loss = ((head(body(x).relu())[:, 0] - x.sum(1)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        if str(steps) == os.environ["STOP_AT"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+    scheduler.step()
+print("measured", loss.item(), flush=True)
+torch.save({**body.state_dict(prefix="body."), **head.state_dict(prefix="head.")}, weights_file)
