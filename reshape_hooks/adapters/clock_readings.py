@@ -87,7 +87,7 @@ class ClockReadings:
         for frame in frames():
             for place, value in _values(frame):
                 at = frame.key, place
-                if at in self._saved and value == self._saved[at][2]:
+                if at in self._saved and _is_same(value, self._saved[at][2]):
                     del self._saved[at]
 
     def begin(self) -> None:
@@ -127,6 +127,11 @@ class ClockReadings:
                 if ago_s is not None and (value == self._earlier.get(at) or _is_of(clock, ago_s, age_s)):
                     found.append((*at, clock, ago_s, value))
         return found
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Compare readings; arrays, which have no one truth, are none."""
+    return type(value) is type(other) and bool(value == other)
 
 
 def _clock_of(value: Any, age_s: float) -> str:

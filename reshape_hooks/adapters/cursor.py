@@ -173,11 +173,18 @@ class Cursor:
 def _share(sampler: Any) -> list[Any]:
     found: list[Any] = []
     for _ in range(MOST_WITHIN):
-        values = [getattr(sampler, name, None) for name in SHARE]
+        values = [_attribute(sampler, name) for name in SHARE]
         found += [value if isinstance(value, int) else None for value in values]
-        within = getattr(sampler, "batch_sampler", None)
-        sampler = getattr(sampler, "sampler", None) if within is None else within
+        within = _attribute(sampler, "batch_sampler")
+        sampler = _attribute(sampler, "sampler") if within is None else within
     return found
+
+
+def _attribute(sampler: Any, name: str) -> Any:
+    try:
+        return getattr(sampler, name, None)
+    except Exception:  # what a property of the script raises
+        return None
 
 
 def _attributes(sampler: Any) -> dict[str, variables.Packed]:

@@ -28,7 +28,7 @@ def ends_alike(way: str, whole: Path, parts: Path) -> bool:
     return same_weights(Script("torch", "", STEPS, None), whole, parts)
 
 
-@pytest.mark.parametrize("way", ["thaws", "a model around it"])
+@pytest.mark.parametrize("way", ["thaws", "a model around it", "an optimizer around it"])
 def test_what_is_trained_and_what_is_frozen_stays_so(way: str, tmp_path: Path) -> None:
     (undisturbed,) = trained(way, tmp_path / "whole")
     assert undisturbed.status == 0, undisturbed.errors

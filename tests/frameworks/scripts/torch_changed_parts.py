@@ -8,6 +8,14 @@ import torch
 
 import reshape_hooks
 
+
+class Prepared(torch.optim.Optimizer):
+    """As accelerate's: stands for the optimizer that it is given."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.step, self.zero_grad = optimizer, optimizer.step, optimizer.zero_grad
+
+
 weights_file, way = sys.argv[1:]
 body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1, momentum=0.9)
@@ -22,6 +30,8 @@ loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
 if way == "a model around it":
     head = torch.nn.Sequential(torch.nn.ReLU(), head)
+if way == "an optimizer around it":
+    optimizer = Prepared(optimizer)
 steps = 0
 for epoch in state.epochs(4):
     if epoch == 2 and way in ("thaws", "another group"):

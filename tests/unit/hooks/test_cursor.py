@@ -38,6 +38,10 @@ class Buckets(Shuffled):
 class Episodes(Shuffled):
     """Draws one at a time, from the stream that the training draws from in between, and once more at its end."""
 
+    @property
+    def rank(self) -> int:
+        raise NotImplementedError
+
     def __iter__(self) -> Iterator[int]:
         for _ in range(EPOCH):
             yield random.randrange(1000)
