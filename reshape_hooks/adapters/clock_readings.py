@@ -8,7 +8,7 @@ The new start reads the clock anew, so that such a budget, and a rate by it, wou
 variable that holds a reading of this process when its loop begins is after a stop as far from now as it was before it;
 anything else is left alone. A wall-clock time that lies ahead, as `time.time() + budget`, is such a reading, too; but
 not one that the new start finds where it was, as a deadline that was read from a file.
-Called by `elastic`; the standard library, Python 3.8 and newer.
+Called by `variables`; the standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.variables import Frame, frames, is_own
+from reshape_hooks.adapters.script_frames import Frame, Object, is_own
 
 if TYPE_CHECKING:
-    Key = tuple[str, str]
+    from reshape_hooks.adapters.script_frames import Key
+
+    Holder = Frame | Object
     Place = tuple[str, ...]  # the name of a variable, or of an object and its attribute
     Saved = Sequence[tuple[Key, Place, str, float, Any]]  # by which clock this value was read, and how long ago
 
@@ -72,57 +74,63 @@ LOOKS_AHEAD = ("time", "datetime")  # by whose size alone a value is known as a 
 
 
 class ClockReadings:
-    """The readings in the variables of a loop, and in attributes of the script's objects that these hold.
+    """The readings in the variables of what holds them, and in attributes of the script's objects that these hold.
 
-    `saved`: what `state` returned.
+    `holders`: returns the functions and objects of the script as they are now. `saved`: what `state` returned.
     """
 
-    def __init__(self, saved: Saved = ()) -> None:
+    def __init__(self, holders: Callable[[], Sequence[Holder]], saved: Saved = ()) -> None:
+        self._holders = holders
         self._saved = {(key, place): (clock, ago_s, value) for key, place, clock, ago_s, value in saved}
         self._clocks: dict[tuple[Key, Place], str] = {}
+        self._first = True  # nothing was saved yet: callbacks may have read a clock since the loop began
         self._earlier: dict[tuple[Key, Place], Any] = {}  # what was set again: it may be older than this process
 
     def look(self) -> None:
         """Leave alone what the script itself finds where it was: call it before variables of the loop are set."""
-        for frame in frames():
-            for place, value in _values(frame):
-                at = frame.key, place
+        for holder in self._holders():
+            for place, value in _values(holder):
+                at = holder.key, place
                 if at in self._saved and _is_same(value, self._saved[at][2]):
                     del self._saved[at]
 
     def begin(self) -> None:
         """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
         age_s = _age_s()
-        for frame in frames():
-            for place, value in _values(frame):
-                at = frame.key, place
+        for holder in self._holders():
+            for place, value in _values(holder):
+                at = holder.key, place
                 if at in self._saved:
                     clock, ago_s, _ = self._saved.pop(at)
-                    self._set(frame, place, clock, ago_s, value)
+                    self._set(holder, place, clock, ago_s, value)
                 elif at not in self._clocks and (clock := _clock_of(value, age_s)):
                     self._clocks[at] = clock
 
-    def _set(self, frame: Frame, place: Place, clock: str, ago_s: float, value: Any) -> None:
+    def _set(self, holder: Holder, place: Place, clock: str, ago_s: float, value: Any) -> None:
         now_ago_s = AGO[clock](value)
         if now_ago_s is None:  # the script has no reading there now
             return
         moved = _later(value, now_ago_s - ago_s)
         if len(place) == 1:
-            frame.set({place[0]: moved})
+            holder.set({place[0]: moved})
         else:
-            vars(frame.variables[place[0]])[place[1]] = moved
-        self._clocks[frame.key, place], self._earlier[frame.key, place] = clock, moved
+            vars(holder.variables[place[0]])[place[1]] = moved
+        self._clocks[holder.key, place] = clock
+        self._earlier[holder.key, place] = moved
 
     def state(self) -> Saved:
         """Return the readings as they are now, and those that no loop has come to yet."""
         found = [(*at, *reading) for at, reading in self._saved.items()]
         age_s = _age_s()
-        for frame in frames():
-            for place, value in _values(frame):
-                at = frame.key, place
-                clock = self._clocks.get(at)
-                if clock is None:
+        first, self._first = self._first, False
+        for holder in self._holders():
+            for place, value in _values(holder):
+                at = holder.key, place
+                if first and at not in self._clocks and (clock := _clock_of(value, age_s)):
+                    self._clocks[at] = clock
+                if at not in self._clocks:
                     continue
+                clock = self._clocks[at]
                 ago_s = AGO[clock](value)
                 if ago_s is not None and (value == self._earlier.get(at) or _is_of(clock, ago_s, age_s)):
                     found.append((*at, clock, ago_s, value))
@@ -151,8 +159,8 @@ def _later(value: Any, seconds: float) -> Any:
     return value + (round(seconds * SECOND_NS) if type(value) is int else seconds)
 
 
-def _values(frame: Frame) -> Iterator[tuple[Place, Any]]:
-    for name, value in list(frame.variables.items()):
+def _values(holder: Holder) -> Iterator[tuple[Place, Any]]:
+    for name, value in list(holder.variables.items()):
         yield (name,), value
         if is_own(type(value)) and hasattr(value, "__dict__"):
             for attribute, one in list(vars(value).items()):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reshape_hooks import seeds
-from reshape_hooks.adapters import variables
+from reshape_hooks.adapters import script_frames, variables
 
 MOST_AHEAD = 8  # batches that a library fetches before it needs them
 OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # follow the number of GPUs
@@ -74,7 +74,7 @@ class Cursor:
         samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
         found = [getattr(one, "generator", None) for one in samplers]
         self.generators = [one for one in dict.fromkeys(found) if one is not None]
-        own = [one for one in (indices, *samplers[1:]) if variables.is_own(type(one)) and hasattr(one, "__dict__")]
+        own = [one for one in (indices, *samplers[1:]) if script_frames.is_own(type(one)) and hasattr(one, "__dict__")]
         self.samplers = list({id(one): one for one in own}.values())
         saved, self.saved = self.saved, None
         if saved:

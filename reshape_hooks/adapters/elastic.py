@@ -22,7 +22,6 @@ from typing import Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
-from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.trained_parts import TrainedParts
@@ -95,7 +94,6 @@ class Elastic:
         self._objects = [one for name, part in self._parts.items() for one in own_attributes.of_modules(name, part)]
         self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
-        self._clocks = ClockReadings()
         self._rebound = Rebound(self._parts)
         self._rebound.look()
         self._rebound.leaves()
@@ -126,9 +124,7 @@ class Elastic:
         self._begun = self._waiting.get("begun", {})
         self._rebound.look()
         self._variables.leave(self._rebound.now_or_given().values())
-        self._clocks.look()
         self._variables.begin(self._begun.get("variables"))
-        self._clocks.begin()
         went_on.append((self._epoch, self._step))
         if self._begun and self._epoch < total:
             self._set_back()
@@ -225,10 +221,8 @@ class Elastic:
             _set_again(present[name], state)
         self._trained.set(self._trained_at_stop)
         self._trained_at_stop = {}
-        self._clocks.look()
         self._variables.begin()
         self._variables.done()
-        self._clocks.begin()
         self._refuse_iterators()
         waiting, self._waiting = self._waiting, {}
         self._place = waiting.get("place")
@@ -297,7 +291,6 @@ class Elastic:
             "place": self._cursor.state(self._batch) if self._cursor else None,
             "streams": seeds.streams(devices=True),
             "variables": self._variables.state(),
-            "clocks": self._clocks.state(),
             "gradients": self._gradients.state(),
             "begun": self._begun,
         }
@@ -338,7 +331,6 @@ class Elastic:
         if len(own) != self._ranks.size:
             self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
         self._variables = Variables(self._apart, self._waiting.get("variables", ()), self._objects)
-        self._clocks = ClockReadings(self._waiting.get("clocks", ()))
 
     def _restore_files(self) -> None:
         """What the script has written since it was started, it had written before the stop, too."""

@@ -18,8 +18,9 @@ from typing import Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
+from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.session import LeftAlone
-from reshape_hooks.adapters.variables import Object, Variables
+from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 

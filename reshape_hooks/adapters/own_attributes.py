@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from reshape_hooks.adapters.variables import Object, is_own
+from reshape_hooks.adapters.script_frames import Object, is_own
 
 OF_METRICS = ("_update_count", "_computed")  # of a metric of torchmetrics, beside the sums that it declares
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, Frame, copies, frames, is_own
+from reshape_hooks.adapters.script_frames import Frame, frames, is_own
+from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, copies
 
 if TYPE_CHECKING:
     Path = tuple[str, ...]  # the name of a variable, or of an object and its attribute

@@ -22,9 +22,10 @@ from typing import Any
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import own_attributes, session
 from reshape_hooks.adapters.ranks import Ranks
+from reshape_hooks.adapters.script_frames import Object, is_own
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
-from reshape_hooks.adapters.variables import Object, Variables, is_own
+from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 

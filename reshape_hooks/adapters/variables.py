@@ -2,9 +2,10 @@
 
 Promises: what the loop has changed since it began (numbers, text, small tensors and arrays, lists, dictionaries, random
 generators, objects of the script's own classes made of these) is after a stop as it was before it, also behind the
-loop; an object that other parts of the script hold stays this object. What the loop has not changed is as the script
-makes it when it is started again: a number of GPUs, a path. Called by `elastic` from within its iterators, which the
-frames of the loop ask for the next batch; from Python 3.8 on, NumPy and PyTorch only where the script imports them.
+loop; an object that other parts of the script hold stays this object. The time that it measures goes on. What the loop
+has not changed is as the script makes it when it is started again: a number of GPUs, a path. Called by `elastic` from
+within its iterators, which the frames of the loop ask for the next batch, and by the adapters; from Python 3.8 on,
+NumPy and PyTorch only where the script imports them.
 """
 
 from __future__ import annotations
@@ -13,30 +14,28 @@ import array
 import collections
 import contextlib
 import copy
-import ctypes
 import datetime
 import decimal
 import dis
 import enum
 import fractions
-import functools
 import gc
 import hashlib
 import importlib
 import io
 import itertools
-import os
 import pathlib
 import pickle
 import random
 import sys
-import sysconfig
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, GeneratorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters.clock_readings import ClockReadings
+from reshape_hooks.adapters.script_frames import Frame, Object, frames, is_own
 
 MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
@@ -45,7 +44,6 @@ MOST_LOOKED_AT = 1000  # items of a list that is not kept
 ARRAYS = ("Tensor", "ndarray")
 FLAT = 10  # numbers and words in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
-PACKAGES = ("site-packages", "dist-packages")
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range,
     datetime.datetime, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction,
@@ -79,79 +77,13 @@ class Packed(NamedTuple):
 
 AS_IT_IS = Packed("as it is", None)  # of the script that has started again
 MISSING = object()
+CLOCKS = "", "clocks"  # in place of a function
 
 
 if TYPE_CHECKING:
-    Key = tuple[str, str]  # a function's name and file
+    from reshape_hooks.adapters.script_frames import Key
+
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
-
-
-class Frame(NamedTuple):
-    """A function of the script that waits for the loop's next step."""
-
-    name: str
-    file: str
-    variables: Mapping[str, Any]
-    frame: FrameType
-
-    @property
-    def key(self) -> Key:
-        return self.name, self.file.rpartition(os.sep)[2]
-
-    def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these variables other values."""
-        inside = self.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
-        inside.update(changed)
-        if sys.version_info < (3, 13) and inside is not self.frame.f_globals:
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
-
-
-class Object:
-    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
-
-    def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
-        self.name = type(owner).__qualname__
-        self.key = f"{place} {self.name}", ""
-        self._owner, self._names = owner, names
-
-    @property
-    def variables(self) -> Mapping[str, Any]:
-        """Return the attributes, as they are now."""
-        names = self._names
-        return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
-
-    def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these attributes other values."""
-        vars(self._owner).update(changed)
-
-
-def frames() -> list[Frame]:
-    """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
-    found = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not _of_library(file, frame.f_globals.get("__name__", "")):
-            found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
-        frame = frame.f_back
-    return found[::-1]
-
-
-STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
-
-
-@functools.lru_cache(4096)
-def _of_library(file: str, module: str) -> bool:
-    if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
-        return True
-    path = os.path.realpath(file)
-    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
-
-
-def is_own(kind: type) -> bool:
-    """True of a class of the script, not of a library."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
-    return file is not None and not _of_library(file, kind.__module__)
 
 
 class Variables:
@@ -165,6 +97,8 @@ class Variables:
         self._apart_now: set[int] = set()
         self._saved = saved
         self._objects = objects
+        readings = dict(saved).get(CLOCKS)  # not in checkpoints of older versions
+        self._clocks = ClockReadings(self._holders, pickle.loads(readings[""]) if readings else ())
         self._carried = {(key, name) for key, values in saved for name in values}
         self._first: dict[tuple[Key, str], bytes] = {}
         self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
@@ -180,8 +114,10 @@ class Variables:
         """
         self._begun = True
         self.look()
+        self._clocks.look()
         for frame in self._holders():
             self._set(frame, dict(self._saved if saved is None else saved).get(frame.key, {}))
+        self._clocks.begin()
 
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
@@ -205,7 +141,7 @@ class Variables:
         """Return the variables that the loop has changed since it began for the first time, as they are now."""
         if not self._begun:
             return self._saved
-        found = []
+        found: list[tuple[Key, Mapping[str, bytes]]] = [(CLOCKS, {"": pickle.dumps(self._clocks.state())})]
         for frame in self._holders():
             changed, left = {}, dict(frame.variables)
             for name, pickled in self._pickled(frame, frame.variables):

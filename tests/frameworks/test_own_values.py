@@ -39,6 +39,7 @@ def test_lists_counts_and_means_of_the_scripts_own_classes_go_on_after_a_stop(
         assert (named in ended.errors) == (script != LOOP), ended.errors
     assert done == undisturbed.steps, "each step once"
     assert ended.measured == undisturbed.measured
+    assert script == LOOP or "true, true]" in ended.measured[0], "time that its callbacks measure goes on, too"
     assert same_weights(script, whole, parts)
     assert tables(parts) == tables(whole), "the same rows, in the same folders"
     assert sorted(path.name for path in parts.glob("logs/*/*")) == sorted(path.name for path in whole.glob("logs/*/*"))

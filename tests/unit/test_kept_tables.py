@@ -187,6 +187,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "Lightning: ModelCheckpoint": [f"{EXACT} # lightning_fit.py"],
         "Lightning: loggers": [f"{OWN} # the same rows, in the same folders"],
         "what the script's own callbacks": [f"{OWN} # lightning_own.py", f"{OWN} # hf_own.py"],
+        "time that the script and its callbacks measure": [f"{OWN} # time that its callbacks measure"],
         "Hugging Face: the patience": [f"{OWN} # one stops early"],
         "variables of the script": [f"{OWN} # hf_own.py"],
         "`SFTTrainer` of TRL": [

@@ -4,10 +4,14 @@ import json
 import os
 import signal
 import sys
+import time
 
 import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
+DAY_S = 86_400.0
+wall_clock, days = time.time, int(os.environ["RESHAPE_GENERATION"])
+time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
 scores = []
 
 
@@ -39,9 +43,11 @@ class Net(torch.nn.Module):
 class History(TrainerCallback):
     def __init__(self):
         self.losses, self.steps, self.model, self.figure = [], 0, None, None
+        self.made, self.began = time.time(), 0.0
 
     def on_train_begin(self, args, state, control, model=None, **_):
         self.model = model
+        self.began = time.time()
 
     def on_step_end(self, args, state, control, **_):
         self.steps += 1
@@ -84,5 +90,6 @@ trainer = CountingTrainer(
 )  # fmt: skip
 result = trainer.train()
 measured = [result.global_step, history.losses, history.steps, scores, trainer.terms, net.calls, history.model is net]
+measured += [time.time() - history.made < DAY_S, time.time() - history.began < DAY_S]
 print("measured", json.dumps(measured), flush=True)
 torch.save(net.state_dict(), sys.argv[1])

@@ -4,12 +4,17 @@ import json
 import os
 import signal
 import sys
+import time
 
 import torch
 import torchmetrics
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.swa_utils import AveragedModel
+
+DAY_S = 86_400.0
+wall_clock, days = time.time, int(os.environ["RESHAPE_GENERATION"])
+time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
 
 
 def reached(place):
@@ -67,9 +72,11 @@ class Net(LightningModule):
 class History(Callback):
     def __init__(self):
         self.losses, self.averaged, self.figure = [], None, None
+        self.made, self.began = time.time(), None
 
     def on_train_start(self, _trainer, module):
         self.averaged = AveragedModel(module.net)
+        self.began = time.time()
 
     def on_train_batch_end(self, _trainer, module, outputs, *_):
         self.losses.append(float(outputs["loss"]))
@@ -89,5 +96,6 @@ for epochs in (3, 1):
     logger = CSVLogger("logs")  # of the next one
 averaged = history.averaged.module.weight.item()
 measured = [net.means, net.drawn, rows.served, len(history.losses), sum(history.losses), averaged, logged]
+measured += [time.time() - history.made < DAY_S, time.time() - history.began < DAY_S]
 print("measured", json.dumps(measured), logger.log_dir, flush=True)
 torch.save(net.state_dict(), sys.argv[1])

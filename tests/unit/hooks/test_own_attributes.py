@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from reshape_hooks.adapters import own_attributes, variables
-from reshape_hooks.adapters.variables import Object, Variables
+from reshape_hooks.adapters.script_frames import Object
+from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import replay, watch
 
 

@@ -1,0 +1,88 @@
+"""Finds the functions and objects of a script among those of libraries, and reads and sets what they hold.
+
+Used by `variables`, which keeps it, and by what looks for something in it; from Python 3.8 on, the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Container, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+PACKAGES = ("site-packages", "dist-packages")
+
+if TYPE_CHECKING:
+    Key = tuple[str, str]  # a function's name and file
+
+
+class Frame(NamedTuple):
+    """A function of the script that waits for the loop's next step."""
+
+    name: str
+    file: str
+    variables: Mapping[str, Any]
+    frame: FrameType
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.file.rpartition(os.sep)[2]
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these variables other values."""
+        inside = self.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
+        inside.update(changed)
+        if sys.version_info < (3, 13) and inside is not self.frame.f_globals:
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
+
+
+class Object:
+    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
+
+    def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
+        self.name = type(owner).__qualname__
+        self.key = f"{place} {self.name}", ""
+        self._owner, self._names = owner, names
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the attributes, as they are now."""
+        names = self._names
+        return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these attributes other values."""
+        vars(self._owner).update(changed)
+
+
+def frames() -> list[Frame]:
+    """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _of_library(file, frame.f_globals.get("__name__", "")):
+            found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
+        frame = frame.f_back
+    return found[::-1]
+
+
+STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+@functools.lru_cache(4096)
+def _of_library(file: str, module: str) -> bool:
+    if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
+        return True
+    path = os.path.realpath(file)
+    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
+
+
+def is_own(kind: type) -> bool:
+    """True of a class of the script, not of a library."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
+    return file is not None and not _of_library(file, kind.__module__)
