@@ -364,7 +364,8 @@ class Coordinator:
                 self.cache.write_job(job, {"message": trouble}, "trouble")
 
     def _flusher(self) -> None:
-        beats_at, pause_s = 0.0, FLUSH_S
+        beats_at = 0.0
+        pause_s = FLUSH_S
         trouble = ""
         while not self._stopping.wait(pause_s):
             pause_s = FLUSH_S

@@ -17,7 +17,7 @@ import click
 from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
 EVERY_S = 1.0
-STORE_AWAY = http.HTTPStatus.SERVICE_UNAVAILABLE
+AWAY = http.HTTPStatus.SERVICE_UNAVAILABLE
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -68,7 +68,7 @@ class _Painter:
         try:
             return self._draw(*size)
         except (CoordinatorUnreachable, CoordinatorRefused) as away:
-            if isinstance(away, CoordinatorRefused) and away.status != STORE_AWAY:
+            if isinstance(away, CoordinatorRefused) and away.status != AWAY:
                 raise
             kept = self._last.splitlines()
             return "\n".join([f"{away} This is what it said last:", *kept[1 : size.lines - 1]])

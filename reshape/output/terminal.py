@@ -69,7 +69,7 @@ class CliSettings:
 
 
 def trouble(client: Client) -> str:
-    """A sentence that says why what is shown may be old, where the coordinator cannot work now, as on a full disk."""
+    """Return why what is shown may be old, where the coordinator cannot work now, as on a full disk."""
     health = client.health()
     return "" if health["ok"] else f"What is shown may be old: {health['sentence']}"
 

@@ -16,18 +16,16 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import Frame, Object, is_own
+from reshape_hooks.adapters.script_frames import places
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Key
+    from reshape_hooks.adapters.script_frames import Holder, Key, Place
 
-    Holder = Frame | Object
-    Place = tuple[str, ...]  # the name of a variable, or of an object and its attribute
     Saved = Sequence[tuple[Key, Place, str, float, Any]]  # by which clock this value was read, and how long ago
 
 SECOND_NS, MOST_NS = 1_000_000_000, 1 << 63
@@ -89,7 +87,7 @@ class ClockReadings:
     def look(self) -> None:
         """Leave alone what the script itself finds where it was: call it before variables of the loop are set."""
         for holder in self._holders():
-            for place, value in _values(holder):
+            for place, value in places(holder):
                 at = holder.key, place
                 if at in self._saved and _is_same(value, self._saved[at][2]):
                     del self._saved[at]
@@ -98,13 +96,18 @@ class ClockReadings:
         """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
         age_s = _age_s()
         for holder in self._holders():
-            for place, value in _values(holder):
+            for place, value in places(holder):
                 at = holder.key, place
                 if at in self._saved:
                     clock, ago_s, _ = self._saved.pop(at)
                     self._set(holder, place, clock, ago_s, value)
-                elif at not in self._clocks and (clock := _clock_of(value, age_s)):
-                    self._clocks[at] = clock
+                else:
+                    self._note(at, value, age_s)
+
+    def _note(self, at: tuple[Key, Place], value: Any, age_s: float) -> None:
+        """Remember by which clock this value was read since the process began, if by one."""
+        if at not in self._clocks and (clock := _clock_of(value, age_s)):
+            self._clocks[at] = clock
 
     def _set(self, holder: Holder, place: Place, clock: str, ago_s: float, value: Any) -> None:
         now_ago_s = AGO[clock](value)
@@ -122,15 +125,16 @@ class ClockReadings:
         """Return the readings as they are now, and those that no loop has come to yet."""
         found = [(*at, *reading) for at, reading in self._saved.items()]
         age_s = _age_s()
-        first, self._first = self._first, False
+        first = self._first
+        self._first = False
         for holder in self._holders():
-            for place, value in _values(holder):
+            for place, value in places(holder):
                 at = holder.key, place
-                if first and at not in self._clocks and (clock := _clock_of(value, age_s)):
-                    self._clocks[at] = clock
-                if at not in self._clocks:
+                if first:
+                    self._note(at, value, age_s)
+                clock = self._clocks.get(at)
+                if clock is None:
                     continue
-                clock = self._clocks[at]
                 ago_s = AGO[clock](value)
                 if ago_s is not None and (value == self._earlier.get(at) or _is_of(clock, ago_s, age_s)):
                     found.append((*at, clock, ago_s, value))
@@ -157,11 +161,3 @@ def _later(value: Any, seconds: float) -> Any:
     if type(value) is datetime.datetime:
         return value + datetime.timedelta(seconds=seconds)
     return value + (round(seconds * SECOND_NS) if type(value) is int else seconds)
-
-
-def _values(holder: Holder) -> Iterator[tuple[Place, Any]]:
-    for name, value in list(holder.variables.items()):
-        yield (name,), value
-        if is_own(type(value)) and hasattr(value, "__dict__"):
-            for attribute, one in list(vars(value).items()):
-                yield (name, attribute), one

@@ -124,7 +124,8 @@ class Cursor:
                 self._restore(self.opened)
                 self.seeded = False
             self.order = {**self._streams(), "samplers": [_attributes(one) for one in self.samplers]}
-            self.drawn, self.drained = 0, False
+            self.drawn = 0
+            self.drained = False
             self.share = _share(indices)
             rest = iter(indices)
         else:
@@ -171,6 +172,7 @@ class Cursor:
 
 
 def _share(sampler: Any) -> list[Any]:
+    """Return what decides which samples of an epoch this process draws, of a sampler and of those within it."""
     found: list[Any] = []
     for _ in range(MOST_WITHIN):
         values = [_attribute(sampler, name) for name in SHARE]

@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import Frame, frames, is_own
+from reshape_hooks.adapters.script_frames import Frame, frames, places
 from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, copies
 
 if TYPE_CHECKING:
-    Path = tuple[str, ...]  # the name of a variable, or of an object and its attribute
+    from reshape_hooks.adapters.script_frames import Place
 
 
 class Rebound:
-    """Which variables and attributes of the script hold, or held, these parts; most is about the dictionaries."""
+    """Knows which variables and attributes of the script hold, or held, these parts; most is about dictionaries."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = {name: part for name, part in parts.items() if isinstance(part, dict)}
         self._objects = {name: part for name, part in parts.items() if not isinstance(part, dict)}
-        self._held: dict[tuple[Any, str], list[Path]] = {}  # function, part -> where it was held
+        self._held: dict[tuple[Any, str], list[Place]] = {}  # function, part -> where it was held
         self._given = dict(self._parts)  # when the script last got control from us, until it comes to its loop
         self._made_again: set[str] = set()  # large ones that the script itself makes once more after a stop
 
@@ -46,10 +46,10 @@ class Rebound:
             if present[name] is not given[name] and AS_IT_IS in copies(present[name]).values():
                 self._made_again.add(name)
         for frame in frames():
-            values = _values(frame)
+            values = list(places(frame))
             for name, part in {**self._parts, **self._objects}.items():
                 held = self._held.setdefault((frame.key, name), [])
-                held += [path for path, value in values if value is part and path not in held]
+                held += [place for place, value in values if value is part and place not in held]
 
     def now(self) -> dict[str, dict[Any, Any]]:
         """Return the dictionaries that the script goes on with. Raises CheckpointError where that is not clear."""
@@ -70,22 +70,22 @@ class Rebound:
         except plain.CheckpointError:
             return self._parts
 
-    def _values_now(self, name: str, there: list[Frame]) -> dict[Path, Any]:
+    def _values_now(self, name: str, there: list[Frame]) -> dict[Place, Any]:
         """Return what stands where the innermost of these functions that held this part held it."""
         frame = next((one for one in there if self._held.get((one.key, name))), None)
         if frame is None:
             return {}
-        values = {path: _value(frame, path) for path in self._held[frame.key, name]}
-        return {path: value for path, value in values.items() if value is not MISSING}
+        values = {place: _value(frame, place) for place in self._held[frame.key, name]}
+        return {place: value for place, value in values.items() if value is not MISSING}
 
     def _refuse_another(self, name: str, part: Any, there: list[Frame]) -> None:
         values = self._values_now(name, there)
         if any(value is part for value in values.values()):
             return
-        for path, value in values.items():
+        for place, value in values.items():
             if _replaces(value, part):
                 raise plain.CheckpointError(
-                    f"{'.'.join(path)} is now another {type(value).__name__} than the {name} that Elastic was given, "
+                    f"{'.'.join(place)} is now another {type(value).__name__} than the {name} that Elastic was given, "
                     "which a new start would not make again: give Elastic all that is trained or used, or change it "
                     "in place"
                 )
@@ -94,7 +94,7 @@ class Rebound:
         """Return what stands for this part in the innermost of these functions that held it."""
         part = self._parts[name]
         values = self._values_now(name, there)
-        called_so = [value for path, value in values.items() if path[-1] == name]
+        called_so = [value for place, value in values.items() if place[-1] == name]
         if all(value is part for value in called_so) and any(value is part for value in values.values()):
             return part
         others = list(values.values())
@@ -102,7 +102,7 @@ class Rebound:
             return part
         first = others[0]
         if not isinstance(first, dict) or any(value is not first for value in others):
-            where = ", ".join(".".join(path) for path in values)
+            where = ", ".join(".".join(place) for place in values)
             raise plain.CheckpointError(
                 f"it is not clear which dictionary is now the {name} that Elastic was given, as {where} held it and "
                 f"are not the same any more: put what a step makes into the dictionary itself, as by {name}.update(...)"
@@ -110,19 +110,9 @@ class Rebound:
         return first
 
 
-def _values(frame: Frame) -> list[tuple[Path, Any]]:
-    """Return the variables of a function, and the attributes of those that are objects of the script's classes."""
-    found: list[tuple[Path, Any]] = []
-    for name, value in list(frame.variables.items()):
-        found.append(((name,), value))
-        if is_own(type(value)) and hasattr(value, "__dict__"):
-            found += [((name, attribute), one) for attribute, one in list(vars(value).items())]
-    return found
-
-
-def _value(frame: Frame, path: Path) -> Any:
-    value = frame.variables.get(path[0], MISSING)
-    return value if len(path) == 1 else getattr(value, "__dict__", {}).get(path[1], MISSING)
+def _value(frame: Frame, place: Place) -> Any:
+    value = frame.variables.get(place[0], MISSING)
+    return value if len(place) == 1 else getattr(value, "__dict__", {}).get(place[1], MISSING)
 
 
 def _replaces(value: Any, part: Any) -> bool:

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ PACKAGES = ("site-packages", "dist-packages")
 
 if TYPE_CHECKING:
     Key = tuple[str, str]  # a function's name and file
+    Place = tuple[str, ...]  # the name of a variable, or of an object and its attribute
 
 
 class Frame(NamedTuple):
@@ -86,3 +87,16 @@ def is_own(kind: type) -> bool:
     """True of a class of the script, not of a library."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
     return file is not None and not _of_library(file, kind.__module__)
+
+
+if TYPE_CHECKING:
+    Holder = Frame | Object
+
+
+def places(holder: Holder) -> Iterator[tuple[Place, Any]]:
+    """Yield the variables, and the attributes of those that are objects of the script's classes, by their place."""
+    for name, value in list(holder.variables.items()):
+        yield (name,), value
+        if is_own(type(value)) and hasattr(value, "__dict__"):
+            for attribute, one in list(vars(value).items()):
+                yield (name, attribute), one

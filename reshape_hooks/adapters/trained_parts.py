@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainedParts:
-    """Which parameters these modules train, and how many parameter groups these optimizers have."""
+    """Knows which parameters these modules train, and how many parameter groups these optimizers have."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._modules = {name: part for name, part in parts.items() if hasattr(part, "named_modules")}

@@ -115,8 +115,9 @@ class Variables:
         self._begun = True
         self.look()
         self._clocks.look()
+        values = dict(self._saved if saved is None else saved)
         for frame in self._holders():
-            self._set(frame, dict(self._saved if saved is None else saved).get(frame.key, {}))
+            self._set(frame, values.get(frame.key, {}))
         self._clocks.begin()
 
     def look(self) -> None:
@@ -419,14 +420,11 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "accelerate.accelerator.Accelerator":  # it counts the batches of a window of accumulation
         return Packed("attributes", {"step": Packed("plain", value.step)})
-    own = is_own(kind)
-    if packing.beside and not own and name not in OF_PYTHON:
-        return _pack_of_library(value)
-    base, slots = _base(kind), _slots(kind)
-    has_attributes = hasattr(value, "__dict__") or slots
-    if (not own and name not in OF_PYTHON) or hasattr(value, "state_dict") or not (has_attributes or base):
+    of_library = not (is_own(kind) or name in OF_PYTHON)
+    base = None if of_library else _base(kind)
+    if of_library or hasattr(value, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
-    values = attributes_of(value)
+    values = _attributes_of(value)
     packing.take(1 + len(values))
     attributes = {name: pack(one, packing) for name, one in values.items()}
     if base is None:
@@ -466,7 +464,7 @@ def _slots(kind: type) -> dict[str, Any]:
     }
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
+def _attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object of the script, those in slots, too."""
     slots = {name: one.__get__(value) for name, one in _slots(type(value)).items() if _is_filled(one, value)}
     return {**slots, **getattr(value, "__dict__", {})}
@@ -650,13 +648,17 @@ def _unpack_torch_generator(packed: Packed, is_there: Any) -> Any:
     return made
 
 
+def _is_of(more: tuple[str, str], is_there: Any) -> bool:
+    """True of an object of the class that has this module and name."""
+    return (type(is_there).__module__, type(is_there).__qualname__) == more
+
+
 def _unpack_object(packed: Packed, is_there: Any) -> Any:
-    module, name = packed.more
-    kind = _class(module, name)
-    same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
-    if not same and kind is None:
+    same = _is_of(packed.more, is_there)
+    kind: Any = type(is_there) if same else _class(*packed.more)
+    if kind is None:
         return MISSING
-    old = attributes_of(is_there) if same else {}
+    old = _attributes_of(is_there) if same else {}
     attributes = {key: unpack(one, old.get(key, MISSING)) for key, one in packed.value.items()}
     if not same:
         if any(one is MISSING for one in attributes.values()):
@@ -669,9 +671,8 @@ def _unpack_object(packed: Packed, is_there: Any) -> Any:
 def _unpack_own(packed: Packed, is_there: Any) -> Any:
     """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
     attributes, packed_held = packed.value
-    module, name = packed.more
-    same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
-    kind = type(is_there) if same else _class(module, name)
+    same = _is_of(packed.more, is_there)
+    kind: Any = type(is_there) if same else _class(*packed.more)
     if kind is None:
         return MISSING
     base = _base(kind)

@@ -18,14 +18,18 @@ REFUSED = {
 }
 
 
+def changing(way: str) -> Script:
+    return Script("torch", "torch_changed_parts.py", STEPS, None, (way,), itself=True)
+
+
 def trained(way: str, folder: Path, *stops: int) -> list[Run]:
     """Run this script until it ends; it asks itself to stop at these steps."""
-    script = Script("torch", "torch_changed_parts.py", STEPS, None, (way,), itself=True)
+    script = changing(way)
     return [run(script, folder, number, stop) for number, stop in enumerate([*stops, None], start=1)]
 
 
 def ends_alike(way: str, whole: Path, parts: Path) -> bool:
-    return same_weights(Script("torch", "", STEPS, None), whole, parts)
+    return same_weights(changing(way), whole, parts)
 
 
 @pytest.mark.parametrize("way", ["thaws", "a model around it", "an optimizer around it"])
@@ -43,7 +47,7 @@ def test_what_is_trained_and_what_is_frozen_stays_so(way: str, tmp_path: Path) -
 def test_what_a_new_start_would_not_make_again_is_said_and_trains_on(way: str, tmp_path: Path) -> None:
     (undisturbed,) = trained(way, tmp_path / "whole")
     assert undisturbed.status == 0, undisturbed.errors
-    script = Script("torch", "torch_changed_parts.py", STEPS, None, (way,), itself=True)
+    script = changing(way)
     stopped = run(script, tmp_path / "parts", 1, IN_FIRST_EPOCHS)
     assert stopped.status == 143, "until then it is stopped"
     assert REFUSED[way] not in stopped.errors

@@ -10,7 +10,8 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 DAY_S = 86_400.0
-wall_clock, days = time.time, int(os.environ["RESHAPE_GENERATION"])
+wall_clock = time.time
+days = int(os.environ["RESHAPE_GENERATION"])
 time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
 scores = []
 
@@ -43,7 +44,8 @@ class Net(torch.nn.Module):
 class History(TrainerCallback):
     def __init__(self):
         self.losses, self.steps, self.model, self.figure = [], 0, None, None
-        self.made, self.began = time.time(), 0.0
+        self.made = time.time()
+        self.began = 0.0
 
     def on_train_begin(self, args, state, control, model=None, **_):
         self.model = model

@@ -13,7 +13,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.optim.swa_utils import AveragedModel
 
 DAY_S = 86_400.0
-wall_clock, days = time.time, int(os.environ["RESHAPE_GENERATION"])
+wall_clock = time.time
+days = int(os.environ["RESHAPE_GENERATION"])
 time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
 
 
@@ -72,7 +73,8 @@ class Net(LightningModule):
 class History(Callback):
     def __init__(self):
         self.losses, self.averaged, self.figure = [], None, None
-        self.made, self.began = time.time(), None
+        self.made = time.time()
+        self.began = None
 
     def on_train_start(self, _trainer, module):
         self.averaged = AveragedModel(module.net)
