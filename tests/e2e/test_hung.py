@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.test_live_cluster import events
 from tests.e2e.test_suspend_and_drain import command
-from tests.e2e.up import digits, running, wait_for
+from tests.e2e.up import View, digits, running, wait_for
 
 
 def test_a_training_that_makes_no_step_has_no_expected_end_and_is_not_stopped_for_another(tmp_path: Path) -> None:
@@ -17,8 +17,13 @@ def test_a_training_that_makes_no_step_has_no_expected_end_and_is_not_stopped_fo
         up.until("one", "running")
         trains = wait_for(lambda: job if (job := up.job("one"))["seconds_per_iteration"] else None, what="its speed")
         wait_for(lambda: up.job("one")["eta_s"], what="its end is foreseen")
-        os.kill(trains["trainer_pid"], signal.SIGSTOP)
-        hangs = wait_for(lambda: job if (job := up.job("one"))["stalled"] else None, what="it is noticed")
+
+        def hung() -> View | None:
+            os.kill(trains["trainer_pid"], signal.SIGSTOP)  # again: a sidecar lets a trainer go on that it first meets
+            job = up.job("one")
+            return job if job["stalled"] else None
+
+        hangs = wait_for(hung, what="it is noticed")
         assert (hangs["eta_s"], hangs["ends_between"], hangs["state"]) == (None, None, "running")
         assert hangs["message"].startswith(f"{hangs['stalled']}: it may hang; `reshape logs one` shows what")
         assert "no step for" in command(up, "job", "one")[1]
