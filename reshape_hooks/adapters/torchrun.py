@@ -1,7 +1,7 @@
-"""Lets torchrun, whose processes have saved and ended when it was asked to stop, end as one of them would have.
+"""Lets torchrun, whose processes save and end when it is asked to stop, wait for them and end as they do.
 
-It tells its processes of SIGTERM by itself, but ends with 1 and a stack trace after it, and dies of SIGUSR1. Called by
-`on_import` in the process of torchrun.
+By itself torchrun tells its processes of SIGTERM, kills those that have not ended 30 s later, and ends with 1 and a
+stack trace. It dies of SIGUSR1. Called by `on_import` in the process of torchrun.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from typing import Any
 
 from reshape_hooks import plain
 
-_contexts: list[Any] = []
+NEVER_S = 10.0**9  # the shim knows how long a training may save, and kills it then
+
+_contexts: list[Any] = []  # whose processes were started and have not been closed
+_came: list[tuple[int, FrameType | None]] = []  # a signal that waits until nothing is under way
 
 
 def adapt(module: ModuleType) -> None:
-    """Replace the methods that start and end its processes."""
-    of_processes: Any = module.SubprocessContext
-    begin, close = of_processes._start, of_processes._close
+    """Replace its handler of signals, and the methods that start, look at and end its processes."""
+    theirs: Any = module
+    theirs._terminate_process_handler = _Later(theirs._terminate_process_handler)
+    raise_late = theirs._terminate_process_handler.raise_late
+    of_processes = theirs.SubprocessContext
+    begin, look, close = of_processes._start, of_processes._poll, of_processes._close
 
     @functools.wraps(begin)
     def _start(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -29,17 +35,51 @@ def adapt(module: ModuleType) -> None:
         _contexts.append(self)
         return begin(self, *args, **kwargs)
 
+    @functools.wraps(look)
+    def _poll(self: Any) -> Any:
+        raise_late()
+        found = look(self)
+        raise_late()
+        return found
+
     @functools.wraps(close)
-    def _close(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _close(self: Any, death_sig: Any, timeout: float = 30) -> None:
         for one in self.subprocess_handlers.values():
             one.close = functools.partial(_close_one, one, one.close)
-        close(self, *args, **kwargs)
+        asked = getattr(sys.exc_info()[1], "sigval", None) == signal.SIGTERM
+        close(self, death_sig, NEVER_S if asked else timeout)
+        if self in _contexts:
+            _contexts.remove(self)
         codes = {one.proc.returncode for one in self.subprocess_handlers.values()}
-        told = sys.exc_info()[1]
-        if getattr(told, "sigval", None) == signal.SIGTERM and codes and codes <= {0, plain.STOPPED}:
+        if asked and codes and codes <= {0, plain.STOPPED}:
             raise SystemExit(max(codes))
+        if not asked:
+            raise_late()
 
-    of_processes._start, of_processes._close = _start, _close
+    of_processes._start, of_processes._poll, of_processes._close = _start, _poll, _close
+
+
+class _Later:
+    """Torchrun's handler of signals, whose exception waits for the next look at its processes.
+
+    Raised anywhere it leaves behind what it interrupts: a lock of a process that then never seems to end, or a clock
+    that was not read. Where torchrun only sleeps between two looks, it is raised at once.
+    """
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        asleep = frame is not None and frame.f_code.co_name == "_invoke_run"
+        if _contexts and not asleep:
+            _came[:] = [(number, frame)]
+        else:
+            self._theirs(number, frame)
+
+    def raise_late(self) -> None:
+        """Raise what a signal that came meanwhile would have raised."""
+        if _came:
+            self._theirs(*_came.pop())
 
 
 def _close_one(one: Any, theirs: Any, death_sig: Any = None) -> None:

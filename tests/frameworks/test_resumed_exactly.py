@@ -108,10 +108,7 @@ def run(
                     process.stdin.close()  # which it waits for
                 stop_at = None
         status = process.wait(WITHIN_S)
-    said = (folder / "errors.txt").read_text()
-    if script.torchrun and status == 1 and "got signal: 15" in said and "UnboundLocalError" in said:
-        status = 143  # torchrun's own fault: the signal came as it looked at the clock, and it had told the processes
-    return Run(status, steps, measured, said)
+    return Run(status, steps, measured, (folder / "errors.txt").read_text())
 
 
 def same_weights(script: Script, first: Path, second: Path, within: float = 0.0) -> bool:
@@ -269,7 +266,7 @@ def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -
             marks=pytest.mark.deep,
         ),
         pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole", marks=pytest.mark.deep),
-        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer", marks=pytest.mark.deep),
+        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer"),
         pytest.param(on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2), (1, 2, 1), id="processes-more"),
         pytest.param(
             on_gpus(61, "sum", 30, True, dataloader_drop_last=True),

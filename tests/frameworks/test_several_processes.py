@@ -53,3 +53,35 @@ def test_a_fit_of_two_workers_is_left_alone_and_fails_in_keras_itself(tmp_path: 
         (why,) = ALONE.findall(output)
         assert why.startswith("it trains in several processes; a loop that stops them together")
         assert not (tmp_path / f"announce-{member}").exists()
+
+
+@pytest.mark.parametrize("place", ["lock", "clock"])
+def test_torchrun_ends_as_its_processes_wherever_it_is_asked_to_stop(place: str, tmp_path: Path) -> None:
+    python = python_with("transformers")
+    if python is None:
+        pytest.skip("PyTorch is not installed: make test-frameworks")
+    given = {
+        "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "told", "RESHAPE_GENERATION": "1", "CUDA_VISIBLE_DEVICES": "",
+        "RESHAPE_CHECKPOINTS": str(tmp_path / "saved"), "RESHAPE_ANNOUNCE": str(tmp_path / "announce"),
+    }  # fmt: skip
+    wait = "--shutdown-timeout=0"  # torchrun's own is 30 s
+    argv = [
+        python,
+        str(SCRIPTS / "torchrun_told.py"),
+        place,
+        "--standalone",
+        wait,
+        str(SCRIPTS / "torchrun_process.py"),
+    ]
+    ended = subprocess.run(
+        [*argv, "1"],
+        cwd=tmp_path,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+    assert ended.returncode == 143, ended.stderr
+    assert (tmp_path / "saved").exists(), "it was not killed as it saved"
+    assert "Traceback" not in ended.stderr, ended.stderr

@@ -59,6 +59,7 @@ DDP = "frameworks/test_resumed_exactly.py::test_several_processes_stop_after_one
 SPAWNED = (
     "frameworks/test_announced.py::test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them_speaks"
 )
+TORCHRUN = "frameworks/test_several_processes.py::test_torchrun_ends_as_its_processes_wherever_it_is_asked_to_stop"
 LIGHTNING_LATE = "frameworks/test_announced.py::test_what_lightning_cannot_save_or_be_asked_for_is_said_before_a_stop"
 OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts_own_classes_go_on_after_a_stop"
 OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly"
@@ -148,6 +149,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
         "files that the script writes": ["unit/hooks/test_files.py"],
         "several processes, on another": [DDP],
+        "a save that takes longer than torchrun": [TORCHRUN],
         "processes that the script starts": [SPAWNED],
         "FSDP, DeepSpeed": [
             "frameworks/test_several_processes.py::test_elastic_refuses_a_model_of_which_each_process_has_a_part"
