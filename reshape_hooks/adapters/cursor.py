@@ -18,6 +18,11 @@ MOST_AHEAD = 8  # batches that a library fetches before it needs them
 OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # follow the number of GPUs
 SHARE = (*OF_RANKS, "process_index", "num_processes")  # the last two of accelerate
 MOST_WITHIN = 4  # samplers, each of which draws from the next one
+HELPERS = ("dataset", "collate_fn")  # of a loader
+# Of data sets and collators of libraries, and ours: what they stand around.
+WITHIN_HELPERS = ("dataset", "collate", "data_collator", "transform")
+GENERATORS = ("Generator", "Random", "RandomState")  # of PyTorch, NumPy and Python
+MOST_HELPERS = 8
 cursors: list[Cursor] = []
 
 
@@ -37,6 +42,7 @@ class Cursor:
         self.drained = False  # the sampler has come to its end, where one of PyTorch draws once more
         self.generators: list[Any] = []
         self.samplers: list[Any] = []  # of the script's own classes
+        self.helpers: list[Any] = []  # likewise, the data set and what makes a batch of its samples
         self.opened: dict[str, Any] = {}
         self.order: dict[str, Any] = {}
         self.before: deque[dict[str, Any]] = deque(maxlen=MOST_AHEAD)
@@ -71,13 +77,15 @@ class Cursor:
         """Return the loader's iterator over the epoch, or over what is left of it."""
         sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
         indices = getattr(loader, sampler)
-        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-        found = [getattr(one, "generator", None) for one in samplers]
+        samplers = [loader.sampler, *_nested(loader.batch_sampler)]
+        found = [_attribute(one, "generator") for one in (loader, *samplers)]
         self.generators = [one for one in dict.fromkeys(found) if one is not None]
-        own = [one for one in (indices, *samplers[1:]) if script_frames.is_own(type(one)) and hasattr(one, "__dict__")]
+        own = [one for one in (indices, *samplers) if script_frames.is_own(type(one)) and hasattr(one, "__dict__")]
         self.samplers = list({id(one): one for one in own}.values())
+        self.helpers = _helpers(loader)
         saved, self.saved = self.saved, None
         if saved:
+            _forget_settings([saved["opened"], saved["order"], *saved["before"], saved["now"]])
             self._restore(saved["opened"])
         self.opened = self._streams()
         self.fetched, self.again = (saved["fetched"], deque(saved["before"])) if saved else (0, deque())
@@ -151,8 +159,7 @@ class Cursor:
         now, self.order = self._streams(), saved["order"]
         self._restore(self.order)
         for one, kept in zip(self.samplers, self.order.get("samplers", ())):
-            held = vars(one)
-            held.update({name: variables.unpack(value, held.get(name)) for name, value in kept.items()})
+            _set_again(one, kept)
         rest = iter(indices)
         self.drawn = saved.get("drawn", skip + 1)  # not in checkpoints of older versions
         self.drained = saved.get("drained", False)
@@ -163,20 +170,34 @@ class Cursor:
         return rest, saved["drawn_ahead"]
 
     def _streams(self) -> dict[str, Any]:
-        return {**seeds.streams(), "generators": [one.get_state() for one in self.generators]}
+        return {
+            **seeds.streams(),
+            "generators": [one.get_state() for one in self.generators],
+            "helpers": [_counts(one) for one in self.helpers],
+        }
 
     def _restore(self, states: Mapping[str, Any]) -> None:
         seeds.restore(states)
         for k, state in enumerate(states["generators"][: len(self.generators)]):
             self.generators[k].set_state(state)
+        for one, counts in zip(self.helpers, states.get("helpers", ())):  # not in checkpoints of older versions
+            _set_again(one, counts)
 
 
 def _share(sampler: Any) -> list[Any]:
     """Return what decides which samples of an epoch this process draws, of a sampler and of those within it."""
     found: list[Any] = []
-    for _ in range(MOST_WITHIN):
-        values = [_attribute(sampler, name) for name in SHARE]
+    for one in _nested(sampler):
+        values = [_attribute(one, name) for name in SHARE]
         found += [value if isinstance(value, int) else None for value in values]
+    return found
+
+
+def _nested(sampler: Any) -> list[Any]:
+    """Return a sampler, the one that it draws from, and so on: libraries put theirs around that of a loader."""
+    found: list[Any] = []
+    while sampler is not None and len(found) < MOST_WITHIN:
+        found.append(sampler)
         within = _attribute(sampler, "batch_sampler")
         sampler = _attribute(sampler, "sampler") if within is None else within
     return found
@@ -198,6 +219,47 @@ def _attributes(sampler: Any) -> dict[str, variables.Packed]:
             if name not in OF_RANKS and packed.kind not in ("object", variables.AS_IT_IS.kind):
                 found[name] = packed
     return found
+
+
+def _set_again(one: Any, kept: Mapping[str, variables.Packed]) -> None:
+    held = vars(one)
+    held.update({name: variables.unpack(value, held.get(name)) for name, value in kept.items()})
+
+
+def _helpers(loader: Any) -> list[Any]:
+    """Return the data set and the collator of a loader, and what these stand around, as far as they are the script's.
+
+    A batch that is fetched before it is needed moves what they count and draw from.
+    """
+    found: dict[int, Any] = {}
+    waiting = [_attribute(loader, name) for name in HELPERS]
+    while waiting and len(found) < MOST_HELPERS:
+        one = waiting.pop()
+        if one is None or id(one) in found or not hasattr(one, "__dict__"):
+            continue
+        found[id(one)] = one
+        waiting += [_attribute(one, name) for name in WITHIN_HELPERS]
+    return [one for one in found.values() if script_frames.is_own(type(one))]
+
+
+def _counts(one: Any) -> dict[str, variables.Packed]:
+    """Return copies of the numbers, words and generators that an object has; all else it has is not looked at."""
+    found = {}
+    for name, value in vars(one).items():
+        if type(value) in variables.PLAIN or type(value).__name__ in GENERATORS:
+            found[name] = variables.pack(value, variables.Packing({id(one)}))
+    return found
+
+
+def _forget_settings(states: list[Mapping[str, Any]]) -> None:
+    """Take out of these states what is the same in all: a number of GPUs is as the new start makes it."""
+    of_helpers = [state["helpers"] for state in states if "helpers" in state]
+    for of_one in zip(*of_helpers):
+        for name in set().union(*of_one):
+            values = [counts[name] for counts in of_one if name in counts]
+            if all(one.kind == "plain" and one == values[0] for one in values):
+                for counts in of_one:
+                    counts.pop(name, None)
 
 
 def seeds_workers_that_stay(loader: Any) -> bool:

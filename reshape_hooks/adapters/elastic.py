@@ -301,6 +301,7 @@ class Elastic:
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
+        self._trained.refuse_later_groups()
         return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:

@@ -20,12 +20,14 @@ from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
 FLOW = ("_first_loop_iter", "_current_fx")  # by which the logs of an epoch know that it has begun
+OF_LOOP = ("max_epochs",)  # settings of the loop over epochs
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
 
 
@@ -99,6 +101,8 @@ class ElasticFit:
         self.callback = type("ElasticCallback", (callback_class,), events)()
         self.run: session.Session | None = None
         self.variables: Variables | None = None  # once training begins
+        self.trained: TrainedParts | None = None
+        self.settings: dict[str, Any] = {}  # of the Trainer, as training begins
 
     def fit(self, theirs: Any) -> Any:
         """Call `fit` of the library, from the beginning or from what was saved."""
@@ -171,6 +175,8 @@ class ElasticFit:
             return session.tell_left_alone(why)
         self.run = session.of_process()
         variables = self._look()
+        self.trained = TrainedParts(_trained(trainer, module))
+        self.settings = _settings(trainer)
         if not self.extras:
             variables.begin()
         if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
@@ -220,6 +226,10 @@ class ElasticFit:
             "cursor": self.cursor.state(self.loop.batch_progress.current.ready),
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
+            "trained": self.trained.changed() if self.trained else {},
+            "settings": {
+                name: value for name, value in _settings(self.trainer).items() if value != self.settings.get(name)
+            },
             "means": lightning_logged.means(self.loop._results),
             "rows": lightning_logged.rows(self.trainer.loggers),
             "flow": {name: getattr(connector, name) for name in FLOW if hasattr(connector, name)},
@@ -234,6 +244,10 @@ class ElasticFit:
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
+        if self.trained:
+            self.trained.set(extras.get("trained", {}))  # not in checkpoints of older versions
+        _set(self.trainer, extras.get("settings", {}))
+        _average_again(self.trainer)
         vars(self.trainer._logger_connector).update(extras.get("flow", {}))
         lightning_logged.restore_means(self.loop._results, extras.get("means", ()), self.trainer)
         lightning_logged.restore_rows(self.trainer.loggers, extras.get("rows", ()))
@@ -266,6 +280,8 @@ class ElasticFit:
 
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Let the Trainer write its state to a folder, and return this file and the extras."""
+        if self.trained:
+            self.trained.refuse_later_groups()
         self.loops = extras.get("loops")
         try:
             folder = session.written(
@@ -276,6 +292,37 @@ class ElasticFit:
         kept = {name: value for name, value in extras.items() if name not in ("loops", "note")}
         noted = {note.FILES: extras["note"]} if extras.get("note") else {}
         return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept), **noted}
+
+
+def _trained(trainer: Any, module: Any) -> dict[str, Any]:
+    """Return the parts whose parameters are trained: the module, and optimizers whose groups nothing else restores."""
+    restores_groups = any(hasattr(one, "unfreeze_and_add_param_group") for one in trainer.callbacks)
+    optimizers = [] if restores_groups else trainer.optimizers
+    return {"model": module, **{f"optimizer {k}": one for k, one in enumerate(optimizers)}}
+
+
+def _settings(trainer: Any) -> dict[str, Any]:
+    """Return the numbers that callbacks set, such as `accumulate_grad_batches` at the beginning of an epoch."""
+    found = {name: value for name, value in vars(trainer).items() if name[0] != "_" and name != "should_stop"}
+    found.update({name: getattr(trainer.fit_loop, name) for name in OF_LOOP})
+    return {name: value for name, value in found.items() if value is None or isinstance(value, (int, float))}
+
+
+def _set(trainer: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(trainer.fit_loop if name in OF_LOOP else trainer, name, value)
+
+
+def _average_again(trainer: Any) -> None:
+    """Let the averaging of weights find its scheduler again, which it does when an epoch begins, not within one."""
+    for callback in trainer.callbacks:
+        if getattr(callback, "_scheduler_state", None) is None or not hasattr(callback, "_swa_scheduler"):
+            continue
+        groups = trainer.optimizers[0].param_groups
+        rates = [group["lr"] for group in groups]
+        callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate  # a new scheduler sets that of its first step
 
 
 def _kept(trainer: Any, ours: Any, saved: Any) -> tuple[Any, Any, list[Object]]:

@@ -5,8 +5,8 @@
             parameter.requires_grad = True
 
 Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen. An optimizer that
-got parameter groups since it was given is not saved, with a sentence: a new start could not load it. Called by
-`elastic`; imports nothing of a library.
+got parameter groups since training began is not saved, with a sentence: a new start could not load it. Called by
+`elastic` and the adapters; imports nothing of a library.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class TrainedParts:
         return {name: [one.requires_grad for one in part.parameters()] for name, part in self._modules.items()}
 
     def changed(self) -> dict[str, Flags]:
-        """Return what is trained in those modules where it is not what it was when they were given.
+        """Return what is trained in those modules where it is not what it was when they were given."""
+        return {name: flags for name, flags in self.now().items() if flags != self._given[name]}
 
-        Raises CheckpointError for an optimizer that has other parameter groups than it was given with.
-        """
+    def refuse_later_groups(self) -> None:
+        """Raise CheckpointError for an optimizer that has other parameter groups than it was given with."""
         for name, part in self._optimizers.items():
             if len(part.param_groups) != self._groups[name]:
                 raise plain.CheckpointError(
-                    f"{name} got parameter groups after it was given to Elastic, which a new start would not find: add "
-                    "them before Elastic, with a learning rate of 0 or parameters that do not require gradients"
+                    f"{name} got parameter groups after training began, which a new start would not find: add them "
+                    "before, with a learning rate of 0 or parameters that do not require gradients"
                 )
-        return {name: flags for name, flags in self.now().items() if flags != self._given[name]}
 
     def set(self, saved: Mapping[str, Flags]) -> None:
         """Train the parameters of these modules that are to be trained, and freeze the others."""

@@ -24,6 +24,7 @@ from reshape_hooks.adapters import own_attributes, session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.script_frames import Object, is_own
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
 from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
@@ -113,6 +114,7 @@ class ElasticTrain:
         self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
         self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
+        self.trained: TrainedParts | None = None  # once its optimizer is made
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
         self.epoch_ends = False  # what happens at the end of an epoch is still to do
@@ -170,8 +172,10 @@ class ElasticTrain:
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.variables.begin()
         self.variables.done()
+        self.trained = TrainedParts({"model": self.trainer.model, "optimizer": self.trainer.optimizer})
         if not self.extras:
             return
+        self.trained.set(self.extras.get("trained", {}))  # not in checkpoints of older versions
         self.epoch_step = self.extras["epoch_step"]
         for name, value in self.extras["losses"].items():
             setattr(self.trainer, name, value)
@@ -256,6 +260,7 @@ class ElasticTrain:
             "cursor": None if whole else self.cursor.state(consumed),
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
+            "trained": self.trained.changed() if self.trained else {},
             "note": note.take(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
@@ -319,6 +324,8 @@ class ElasticTrain:
 
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
+        if self.trained and "result" not in own[0]:
+            self.trained.refuse_later_groups()
         found = sorted(folder.glob(f"{PREFIX}-*"))  # beside it trainers write what they like, such as a README
         if len(found) != 1:
             raise plain.CheckpointError(f"its trainer wrote {len(found)} folders {PREFIX}-* for one checkpoint")

@@ -420,7 +420,7 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "accelerate.accelerator.Accelerator":  # it counts the batches of a window of accumulation
         return Packed("attributes", {"step": Packed("plain", value.step)})
-    of_library = not (is_own(kind) or name in OF_PYTHON)
+    of_library = not (is_own(kind) or name in OF_PYTHON or _is_plain(value))
     base = None if of_library else _base(kind)
     if of_library or hasattr(value, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
@@ -433,6 +433,12 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     if held is AS_IT_IS:
         return AS_IT_IS
     return Packed("own", (attributes, held), (kind.__module__, kind.__qualname__))
+
+
+def _is_plain(value: Any) -> bool:
+    """True of an object of a library that holds numbers and words only, as the meters of timm."""
+    values = vars(value).values() if hasattr(value, "__dict__") and not lives(value) else ()
+    return bool(values) and all(type(one) in PLAIN for one in values)
 
 
 def _base(kind: type) -> Any:

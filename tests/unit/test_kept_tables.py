@@ -65,6 +65,10 @@ OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts
 OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly"
 SHARDED = "frameworks/test_jax.py::test_arrays_over_all_devices_go_on_over_those_that_there_are_now"
 
+TRAINED = "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_frozen_stays_so"
+ANOTHER = "frameworks/test_changed_parts.py::test_what_a_new_start_would_not_make_again_is_said_and_trains_on"
+AHEAD = "unit/hooks/test_cursor.py::test_a_batch_fetched_before_a_stop_is_made_again_from_what_its_collator_was"
+
 # Page -> how a row begins -> its tests, each perhaps followed by ` # words` that stand in that module.
 NAMED: dict[str, dict[str, list[str]]] = {
     "tensorflow.md": {
@@ -126,6 +130,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_numpys_generators_and_arrays_go_on",
             f"{EXACT} # torch_accumulation.py",
         ],
+        "meters and other objects": ["unit/hooks/test_elastic.py::test_a_meter_of_a_library_goes_on"],
+        "`persistent_workers=True`": [f"{WORKERS} # two-that-stay"],
         "the order of a DataLoader": [f"{WORKERS} # two-that-stay", PLACES],
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
@@ -137,9 +143,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_time_that_has_passed_before_a_stop_has_passed_after_it",
             "unit/hooks/test_elastic.py::test_a_deadline_that_is_the_same_at_each_start_stays_where_it_is",
         ],
-        "which parameters are trained": [
-            "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_frozen_stays_so"
-        ],
+        "which parameters are trained": [TRAINED],
         "plain attributes of the model": [f"{OWN} # torch_own.py"],
         "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
         "what the script prepares in an epoch": [
@@ -161,7 +165,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
         "another optimizer, scheduler or model": [
-            "frameworks/test_changed_parts.py::test_what_a_new_start_would_not_make_again_is_said_and_trains_on"
+            ANOTHER
         ],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
@@ -190,6 +194,11 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "Lightning: loggers": [f"{OWN} # the same rows, in the same folders"],
         "what the script's own callbacks": [f"{OWN} # lightning_own.py", f"{OWN} # hf_own.py"],
         "time that the script and its callbacks measure": [f"{OWN} # time that its callbacks measure"],
+        "which parameters are trained": [f"{TRAINED} # HUGGING_FACE", f"{TRAINED} # finetuning"],
+        "Lightning: what a callback sets": [f"{TRAINED} # accumulates", f"{TRAINED} # averages"],
+        "what a collator or data set": [AHEAD],
+        "`persistent_workers=True`": [f"{WORKERS} # two-that-stay"],
+        "parameter groups that an optimizer gets": [f"{ANOTHER} # another group"],
         "Hugging Face: the patience": [f"{OWN} # one stops early"],
         "variables of the script": [f"{OWN} # hf_own.py"],
         "`SFTTrainer` of TRL": [

@@ -48,6 +48,29 @@ class Episodes(Shuffled):
         random.random()
 
 
+class Around(Shuffled):
+    """As a library's sampler that stands around that of a loader, in a process that goes on within an epoch."""
+
+    __module__ = "builtins"
+
+    def __init__(self, batch_sampler: Shuffled) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Iterator[int]:
+        yield from iter(self.batch_sampler)
+
+
+class Collator:
+    """Counts its calls and draws from a generator of its own. `gpus` is what each process is told."""
+
+    def __init__(self, gpus: int) -> None:
+        self.calls, self.draws, self.gpus = 0, random.Random(1), gpus
+
+    def __call__(self, sample: int) -> tuple[int, int, float]:
+        self.calls += 1
+        return sample, self.calls, self.draws.random()
+
+
 class Drawn:
     """An iterator over a loader; it has an order for itself, of which it draws `ahead` at once and then one each."""
 
@@ -156,3 +179,40 @@ def test_a_sampler_that_draws_from_a_generator_of_its_own_gives_the_same_order(
     undisturbed = trained(ahead, False, [], Buckets)
     assert trained(ahead, False, stops, Buckets) == undisturbed
     assert len({tuple(sample for sample, _ in undisturbed[k * EPOCH :][:EPOCH]) for k in range(3)}) == 3
+
+
+@pytest.mark.parametrize("stops", [[(0, 1)], [(1, 3), (1, 7)], [(0, 2), (1, 11), (2, 1)]], ids=str)
+def test_a_sampler_that_a_library_stands_around_is_found(stops: list[tuple[int, int]]) -> None:
+    processes = itertools.count()
+    undisturbed = trained(0, False, [], Buckets)
+    assert trained(0, False, stops, lambda: Around(Buckets()) if next(processes) else Buckets()) == undisturbed
+
+
+def collated(stops: list[int]) -> list[tuple[int, int, float]]:
+    """An epoch whose library fetches each batch before it needs it."""
+    random.seed(4)
+    place: Any = None
+    kept: dict[str, Any] = {}
+    seen: list[tuple[int, int, float]] = []
+    for gpus, (begin, end) in enumerate(itertools.pairwise([0, *stops, EPOCH]), start=1):
+        collator = Collator(gpus)
+        vars(collator).update(kept)
+        loader: Any = Loader(0, False, Shuffled)
+        loader.collate_fn = collator
+        cursor = Cursor(lambda _loader: True, place)
+        iterator = cursor.open(loader, Loader.iterator)
+        fetched = [cursor.fetch(iterator, lambda order, make=collator: make(next(order)))]
+        for consumed in range(begin, end):
+            if consumed + 1 < EPOCH:
+                fetched.append(cursor.fetch(iterator, lambda order, make=collator: make(next(order))))
+            seen.append(fetched.pop(0))
+        place = cursor.state(end)
+        kept = {"calls": collator.calls, "draws": collator.draws}  # as variables are
+        assert collator.gpus == gpus
+        random.seed(99)  # the new process
+    return seen
+
+
+@pytest.mark.parametrize("stops", [[1], [5, 6], [3, 11]], ids=str)
+def test_a_batch_fetched_before_a_stop_is_made_again_from_what_its_collator_was(stops: list[int]) -> None:
+    assert collated(stops) == collated([])

@@ -1,0 +1,58 @@
+"""A Trainer one of whose callbacks changes, once, which parameters are trained."""
+
+import os
+import signal
+import sys
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+weights_file, way = sys.argv[1:]
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, k):
+        x = torch.randn(4, generator=torch.Generator().manual_seed(k))
+        return {"x": x, "labels": x.sum()}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+
+    def forward(self, x, labels):
+        return {"loss": ((self.head(self.body(x).relu())[:, 0] - labels) ** 2).mean()}
+
+
+class Thaws(TrainerCallback):
+    def on_step_end(self, args, state, control, model, optimizer, **_):
+        if state.global_step == 6:
+            for parameter in model.body.parameters():
+                parameter.requires_grad = True
+            if way == "another group":
+                optimizer.add_param_group({"params": list(model.body.parameters()), "lr": 0.01})
+        if str(state.global_step) == os.environ["STOP_AT"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+torch.manual_seed(0)
+model = Net()
+for parameter in model.body.parameters():
+    parameter.requires_grad = False
+trained = model.head if way == "another group" else model
+optimizer = torch.optim.SGD(trained.parameters(), 0.05, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+arguments = TrainingArguments(
+    "out", num_train_epochs=4, per_device_train_batch_size=4, save_strategy="no", disable_tqdm=True, report_to=[],
+    use_cpu=True,
+)  # fmt: skip
+trainer = Trainer(
+    model, arguments, train_dataset=Rows(), callbacks=[Thaws()], optimizers=(optimizer, scheduler)
+)  # fmt: skip
+trainer.train()
+print("measured", trainer.state.global_step, flush=True)
+torch.save(model.state_dict(), weights_file)

@@ -1,0 +1,73 @@
+"""A Trainer of Lightning one of whose callbacks changes, in a later epoch, what is trained or how."""
+
+import os
+import signal
+import sys
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    Callback,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
+
+weights_file, way = sys.argv[1:]
+
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        (x,) = batch
+        return ((self.head(self.body(x).relu())[:, 0] - x.sum(1)) ** 2).mean()
+
+    def on_train_batch_end(self, *_):
+        if str(self.trainer.fit_loop.total_batch_idx + 1) == os.environ["STOP_AT"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def configure_optimizers(self):
+        trained = self.head if way in ("finetuning", "another group") else self
+        return torch.optim.SGD(trained.parameters(), 0.05, momentum=0.9)
+
+
+class Thaws(Callback):
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 2:
+            for parameter in module.body.parameters():
+                parameter.requires_grad = True
+            if way == "another group":
+                trainer.optimizers[0].add_param_group({"params": list(module.body.parameters()), "lr": 0.01})
+
+
+class Finetuning(BaseFinetuning):
+    def freeze_before_training(self, module):
+        self.freeze(module.body)
+
+    def finetune_function(self, module, epoch, optimizer):
+        if epoch == 2:
+            self.unfreeze_and_add_param_group(module.body, optimizer, lr=0.01)
+
+
+torch.manual_seed(0)
+model = Net()
+if way in ("thaws", "another group"):
+    for parameter in model.body.parameters():
+        parameter.requires_grad = False
+callback = {
+    "finetuning": Finetuning,
+    "accumulates": lambda: GradientAccumulationScheduler({0: 1, 1: 2}),
+    "averages": lambda: StochasticWeightAveraging(0.02, swa_epoch_start=1, annealing_epochs=4),
+}.get(way, Thaws)()
+batch = 2 if way == "accumulates" else 4
+samples = torch.utils.data.TensorDataset(torch.randn(12, 4))
+trainer = lightning.Trainer(
+    max_epochs=batch, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+)  # fmt: skip
+trainer.fit(model, torch.utils.data.DataLoader(samples, batch, shuffle=True))
+print("measured", trainer.global_step, flush=True)
+torch.save(model.state_dict(), weights_file)
