@@ -1,8 +1,8 @@
 """Keeps the gradients that a loop has gathered and not yet stepped with, as it does over several batches.
 
 Promises: a stop between a `backward` and the optimizer's step that belongs to it loses nothing; of several processes
-each has its own, and on another number of them all have their mean, which is the same sum. Called by `elastic`; from
-Python 3.8 on, PyTorch only where the script imports it.
+each has its own, and on another number of them all have their mean, which is the same sum. Called by `elastic` and
+`lightning_trainer`; from Python 3.8 on, PyTorch only where the script imports it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
+from reshape_hooks.adapters.gradients import Gradients
 from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.trained_parts import TrainedParts
@@ -27,6 +28,14 @@ from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
 FLOW = ("_first_loop_iter", "_current_fx")  # by which the logs of an epoch know that it has begun
+SEARCHES = "searches again at each start, by other weights; search in a run of its own"
+BY_ITSELF = "it resumes by itself, by OnExceptionCheckpoint; --elastic says that it also saves on SIGTERM"
+REFUSED = {  # callbacks, and why
+    "OnExceptionCheckpoint": BY_ITSELF,
+    "LearningRateFinder": f"LearningRateFinder {SEARCHES}",
+    "BatchSizeFinder": f"BatchSizeFinder {SEARCHES}",
+    "ModelPruning": "checkpoints of ModelPruning do not say which weights it has pruned",
+}
 OF_LOOP = ("max_epochs",)  # settings of the loop over epochs
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
 
@@ -63,8 +72,10 @@ def resumable(trainer: Any, model: Any, checkpoint: Any, callback_class: Any) ->
         raise LeftAlone("it trains in several processes")
     if trainer.fast_dev_run:
         raise LeftAlone("fast_dev_run trains on some batches only")
-    if any(type(one).__name__ == "OnExceptionCheckpoint" for one in trainer.callbacks):
-        raise LeftAlone("it resumes by itself, by OnExceptionCheckpoint; --elastic says that it also saves on SIGTERM")
+    for callback in trainer.callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in REFUSED:
+                raise LeftAlone(REFUSED[kind.__name__])
     checkpoints, saved = session.claim(lambda: description(trainer, model))
     if checkpoint and saved is None:
         raise LeftAlone("it resumes by itself, by ckpt_path; --elastic says that it also saves on SIGTERM")
@@ -103,6 +114,7 @@ class ElasticFit:
         self.variables: Variables | None = None  # once training begins
         self.trained: TrainedParts | None = None
         self.settings: dict[str, Any] = {}  # of the Trainer, as training begins
+        self.gradients: Gradients | None = None  # where the script says when an optimizer steps
 
     def fit(self, theirs: Any) -> Any:
         """Call `fit` of the library, from the beginning or from what was saved."""
@@ -177,6 +189,7 @@ class ElasticFit:
         variables = self._look()
         self.trained = TrainedParts(_trained(trainer, module))
         self.settings = _settings(trainer)
+        self.gradients = None if module.automatic_optimization else Gradients({"model": module})
         if not self.extras:
             variables.begin()
         if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
@@ -227,6 +240,7 @@ class ElasticFit:
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
             "trained": self.trained.changed() if self.trained else {},
+            "gradients": self.gradients.state() if self.gradients else {},
             "settings": {
                 name: value for name, value in _settings(self.trainer).items() if value != self.settings.get(name)
             },
@@ -248,6 +262,8 @@ class ElasticFit:
             self.trained.set(extras.get("trained", {}))  # not in checkpoints of older versions
         _set(self.trainer, extras.get("settings", {}))
         _average_again(self.trainer)
+        if self.gradients:
+            self.gradients.restore(extras.get("gradients", {}))  # not in checkpoints of older versions
         vars(self.trainer._logger_connector).update(extras.get("flow", {}))
         lightning_logged.restore_means(self.loop._results, extras.get("means", ()), self.trainer)
         lightning_logged.restore_rows(self.trainer.loggers, extras.get("rows", ()))

@@ -23,6 +23,7 @@ KEPT = [
     (LIGHTNING, "finetuning"),
     (LIGHTNING, "accumulates"),
     (LIGHTNING, "averages"),
+    (LIGHTNING, "by hand"),
 ]
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),

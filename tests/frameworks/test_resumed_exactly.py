@@ -344,6 +344,8 @@ def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path
         "fast_dev_run",
         "several DataLoaders",
         "OnExceptionCheckpoint",
+        "LearningRateFinder searches again",
+        "ModelPruning",
         "a DataLoader",
         "ckpt_path",
         "handler",

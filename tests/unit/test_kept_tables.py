@@ -188,7 +188,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],
         "the order of the samples": [WORKERS],
         "an evaluation or validation": [f"{EXACT} # EVALUATES"],
-        "accumulation of gradients": [f"{EXACT} # accumulate_grad_batches"],
+        "accumulation of gradients": [f"{EXACT} # accumulate_grad_batches", f"{TRAINED} # by hand"],
         "Hugging Face: what it writes": [EXACT],
         "Lightning: ModelCheckpoint": [f"{EXACT} # lightning_fit.py"],
         "Lightning: loggers": [f"{OWN} # the same rows, in the same folders"],
@@ -222,6 +222,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a search for hyperparameters": [f"{SHARES} # searches for hyperparameters"],
         "Hugging Face: `ignore_data_skip`": [f"{REFUSED} # ignore_data_skip"],
         "Lightning: `fast_dev_run`": [f"{REFUSED} # fast_dev_run"],
+        "Lightning: `LearningRateFinder`": [f"{REFUSED} # LearningRateFinder"],
+        "Lightning: `ModelPruning`": [f"{REFUSED} # ModelPruning"],
         "`GRPOTrainer`": [f"{REFUSED} # generated for several steps"],
         "Hugging Face on several GPUs": [
             f"{SHARES} # BatchNorm", f"{SHARES} # outputs of all GPUs", f"{SHARES} # average_tokens_across_devices"

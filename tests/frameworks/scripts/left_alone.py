@@ -3,7 +3,7 @@ import signal
 import torch
 from accelerate import Accelerator
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.callbacks import LearningRateFinder, ModelPruning, OnExceptionCheckpoint
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 from transformers import Trainer as HFTrainer
 
@@ -69,6 +69,8 @@ train(ignore_data_skip=True)
 fit(loader, fast_dev_run=True)
 fit([loader, loader])
 fit(loader, callbacks=[OnExceptionCheckpoint("out")])
+fit(loader, callbacks=[LearningRateFinder(num_training_steps=2, update_attr=False)])
+fit(loader, callbacks=[ModelPruning("l1_unstructured")])
 fit(Batches())
 Trainer(accelerator="cpu", max_steps=3, logger=False).fit(Net(), loader, ckpt_path="out/theirs.ckpt")
 signal.signal(signal.SIGTERM, lambda *_: None)

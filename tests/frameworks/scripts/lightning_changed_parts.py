@@ -34,6 +34,19 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(trained.parameters(), 0.05, momentum=0.9)
 
 
+class ByHand(Net):
+    """Steps once in two batches: it may be stopped with gradients that no step has used."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, number):
+        optimizer = self.optimizers()
+        self.manual_backward(super().training_step(batch, number))
+        if self.trainer.fit_loop.total_batch_idx % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 class Thaws(Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == 2:
@@ -53,7 +66,7 @@ class Finetuning(BaseFinetuning):
 
 
 torch.manual_seed(0)
-model = Net()
+model = (ByHand if way == "by hand" else Net)()
 if way in ("thaws", "another group"):
     for parameter in model.body.parameters():
         parameter.requires_grad = False
@@ -61,6 +74,7 @@ callback = {
     "finetuning": Finetuning,
     "accumulates": lambda: GradientAccumulationScheduler({0: 1, 1: 2}),
     "averages": lambda: StochasticWeightAveraging(0.02, swa_epoch_start=1, annealing_epochs=4),
+    "by hand": Callback,
 }.get(way, Thaws)()
 batch = 2 if way == "accumulates" else 4
 samples = torch.utils.data.TensorDataset(torch.randn(12, 4))
