@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import io
 import json
 import os
 import re
@@ -107,6 +108,8 @@ def _printed_elsewhere() -> bool:
     read = os.environ.get("RESHAPE_OUTPUT")
     if not read:
         return False
+    if type(sys.stdout) is not io.TextIOWrapper:
+        return True  # that of a notebook has the number of the file that it does not write to
     try:
         there = os.fstat(sys.stdout.fileno())
     except Exception:  # the script has put something else in its place

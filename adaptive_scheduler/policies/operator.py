@@ -78,4 +78,4 @@ def _why(job: Job, wanted: int, node: Node) -> str:
     more = wanted - gpus_on(job, node.name)
     if wanted > node.healthy:
         return f"node {node.name} has only {node.healthy} working; request fewer"
-    return f"{more} more are needed and {node.idle} idle on {node.name}; it gets them when they are free"
+    return f"it needs {more} more and {node.idle} are idle on {node.name}; it gets them when they are free"

@@ -130,6 +130,18 @@ def test_a_report_begins_a_line_of_its_own_behind_an_unfinished_one(tmp_path):
         assert first == " 40%|####" and second.startswith("step=7 time=")
 
 
+def test_steps_are_reported_from_a_notebook_whose_stdout_only_seems_to_be_that_of_its_process(tmp_path):
+    code = (
+        "import sys; from reshape_hooks import plain; seems = sys.stdout\n"
+        "class Cells:\n    fileno = seems.fileno\n    write = flush = lambda *_: None\n"
+        "sys.stdout = Cells(); plain.say(step=7)"
+    )
+    with training(tmp_path, f"PYTHON -c '{code}'") as shim:
+        shim.client.start(1, ["A"])
+        shim.client.wait("exited")
+        assert reported(shim) == [7]
+
+
 def test_what_is_printed_to_the_shim_itself_is_reported_once(tmp_path):
     with training(tmp_path, "PYTHON train.py") as shim:
         (tmp_path / "hurry").touch()

@@ -121,7 +121,7 @@ def test_a_wish_for_less_needs_no_idle_gpu():
     ("wanted", "words"),
     [
         (3, "although 3 were requested: it may only run on 1, 2, 4; request one of these."),
-        (4, "although 4 were requested: 3 more are needed and 2 idle on a; it gets them when they are free."),
+        (4, "although 4 were requested: it needs 3 more and 2 are idle on a; it gets them when they are free."),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_says_why(wanted, words):
