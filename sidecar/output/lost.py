@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sidecar.output.formats import KERAS_BAR, ProgressLine
+from sidecar.output.formats import HF_EVALUATION, KERAS_BAR, ProgressLine
 from sidecar.protocol import Lost
 
 MOST_KINDS = 64  # more are no reports of a training
@@ -49,7 +49,7 @@ class LostWorkCounter:
     def report(self, report: ProgressLine) -> None:
         """Take one line, in the order of the output."""
         given = report.epoch if report.step is None else report.step
-        if given is None:
+        if given is None or report.kind == HF_EVALUATION:  # one that a stop broke off is done again, and trains nothing
             return
         series = self._series.get(report.kind)
         if series is None:

@@ -91,6 +91,11 @@ def test_an_epoch_that_is_named_again_because_it_goes_on_is_not_lost() -> None:
     )
 
 
+def test_an_evaluation_that_is_done_again_is_no_work_that_is_lost() -> None:
+    evaluation = "{'eval_loss': '0.2869', 'eval_runtime': '0.4032', 'epoch': '5'}"
+    assert lost([*steps(1, 50), evaluation], [evaluation, *steps(51, 52)]) == Lost(generation=2)
+
+
 def test_a_word_about_where_it_resumes_is_not_taken_for_a_step_that_is_done_again() -> None:
     assert lost(steps(1, 50), ["resumes behind step=50", *steps(51, 52)]) == Lost(generation=2)
     assert lost(steps(1, 50), ["starts from step=0", *steps(51, 52)]) == Lost(generation=2)
