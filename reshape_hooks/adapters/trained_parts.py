@@ -1,23 +1,32 @@
-"""Keeps what a loop changes in its parts and no `state_dict` holds: which parameters are trained.
+"""Keeps what a loop or a callback changes in its parts and no `state_dict` holds: what is trained, numbers of layers.
 
     if epoch == 5:
         for parameter in backbone.parameters():
             parameter.requires_grad = True
+        dropout.p = 0.3
 
-Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen. An optimizer that
-got parameter groups since training began is not saved, with a sentence: a new start could not load it. Called by
-`elastic` and the adapters; imports nothing of a library.
+Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen; numbers and words
+that a layer of a library has been given stay. An optimizer that got parameter groups since training began is not saved,
+with a sentence: a new start could not load it. Called by `elastic` and the adapters; imports nothing of a library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from reshape_hooks import plain
+from reshape_hooks.adapters.script_frames import is_own
 
-if TYPE_CHECKING:
-    Flags = Sequence[bool]  # of each parameter of a module: whether it is trained
+NUMBERS = (type(None), bool, int, float, str)
+OF_RUN = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch._dynamo")  # what stands around a model
+
+
+class Changed(NamedTuple):
+    """What is trained of a module, by its parameters, and what was set in its layers, by their names."""
+
+    trained: Sequence[bool]
+    layers: Mapping[str, Mapping[str, Any]]
 
 
 class TrainedParts:
@@ -29,12 +38,21 @@ class TrainedParts:
         self._given = self.now()
         self._groups = {name: len(part.param_groups) for name, part in self._optimizers.items()}
 
-    def now(self) -> dict[str, Flags]:
-        return {name: [one.requires_grad for one in part.parameters()] for name, part in self._modules.items()}
+    def now(self) -> dict[str, Changed]:
+        """Return all that may change of each module."""
+        return {name: _of_module(part) for name, part in self._modules.items()}
 
-    def changed(self) -> dict[str, Flags]:
-        """Return what is trained in those modules where it is not what it was when they were given."""
-        return {name: flags for name, flags in self.now().items() if flags != self._given[name]}
+    def changed(self) -> dict[str, Changed]:
+        """Return of those modules what is not what it was when they were given."""
+        found = {}
+        for name, now in self.now().items():
+            given = self._given[name]
+            layers = {layer: _other(values, given.layers.get(layer, {})) for layer, values in now.layers.items()}
+            trained = now.trained if now.trained != given.trained else ()
+            change = Changed(trained, {layer: values for layer, values in layers.items() if values})
+            if any(change):
+                found[name] = change
+        return found
 
     def refuse_later_groups(self) -> None:
         """Raise CheckpointError for an optimizer that has other parameter groups than it was given with."""
@@ -45,9 +63,29 @@ class TrainedParts:
                     "before, with a learning rate of 0 or parameters that do not require gradients"
                 )
 
-    def set(self, saved: Mapping[str, Flags]) -> None:
-        """Train the parameters of these modules that are to be trained, and freeze the others."""
-        for name, flags in saved.items():
-            for parameter, trained in zip(self._modules[name].parameters(), flags):
+    def set(self, saved: Mapping[str, Any]) -> None:
+        """Set again what `now` or `changed` returned."""
+        for name, one in saved.items():
+            module = self._modules[name]
+            change = Changed(*one) if isinstance(one, tuple) else Changed(one, {})  # flags in older checkpoints
+            for parameter, trained in zip(module.parameters(), change.trained):
                 if parameter.requires_grad != trained:
                     parameter.requires_grad = trained
+            for layer, one_of_it in module.named_modules():
+                one_of_it.__dict__.update(change.layers.get(layer, {}))
+
+
+def _of_module(module: Any) -> Changed:
+    layers = {}
+    for name, layer in module.named_modules():
+        if not is_own(type(layer)) and not type(layer).__module__.startswith(OF_RUN):
+            layers[name] = {key: value for key, value in vars(layer).items() if _is_number(key, value)}
+    return Changed([one.requires_grad for one in module.parameters()], layers)
+
+
+def _is_number(name: str, value: Any) -> bool:
+    return type(value) in NUMBERS and name[0] != "_" and name != "training"
+
+
+def _other(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in given or given[name] != value}

@@ -115,6 +115,7 @@ class ElasticTrain:
         self.cursor = Cursor(self._trains)
         self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
         self.trained: TrainedParts | None = None  # once its optimizer is made
+        self.settings: dict[str, Any] = {}  # of its arguments, as training begins
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
         self.epoch_ends = False  # what happens at the end of an epoch is still to do
@@ -132,6 +133,8 @@ class ElasticTrain:
         self.trainer.add_callback(callback)
         if self.saved:
             self.trainer._load_rng_state = lambda _checkpoint: None  # ours come from EXTRAS
+        handler = self.trainer.callback_handler
+        handler.on_epoch_begin = self._epoch_begins_theirs
         self.trainer._maybe_log_save_evaluate = self._log_save_evaluate_theirs
         self.trainer.log = self._log_theirs
         self.run.begin(resumed=self.saved is not None)
@@ -142,6 +145,7 @@ class ElasticTrain:
         finally:
             for name in ("_load_rng_state", "_maybe_log_save_evaluate", "log"):
                 self.trainer.__dict__.pop(name, None)
+            handler.__dict__.pop("on_epoch_begin", None)
             self.trainer.remove_callback(callback)
         variables = self.variables.state()
         extras = {"result": tuple(result), "streams": seeds.streams(devices=True), "variables": variables}
@@ -173,8 +177,10 @@ class ElasticTrain:
         self.variables.begin()
         self.variables.done()
         self.trained = TrainedParts({"model": self.trainer.model, "optimizer": self.trainer.optimizer})
+        self.settings = _settings(args)
         if not self.extras:
             return
+        vars(args).update(self.extras.get("settings", {}))  # not in checkpoints of older versions
         self.trained.set(self.extras.get("trained", {}))  # not in checkpoints of older versions
         self.epoch_step = self.extras["epoch_step"]
         for name, value in self.extras["losses"].items():
@@ -208,6 +214,15 @@ class ElasticTrain:
                 trainer, tr_loss=getattr(trainer, "_tr_loss", 0), model=trainer.model_wrapped, trial=None,
                 epoch=int(trainer.state.epoch), ignore_keys_for_eval=self.ignore_keys, start_time=time.time(), **logged,
             )  # fmt: skip
+
+    def _epoch_begins_theirs(self, args: Any, state: Any, control: Any) -> Any:
+        """Call it for the script's callbacks, but not again for an epoch in which the training was stopped."""
+        if self.cursor.saved is None:
+            handler = self.trainer.callback_handler
+            return type(handler).on_epoch_begin(handler, args, state, control)
+        control.should_epoch_stop = False
+        self.on_epoch_begin(args, state, control)
+        return control
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.epoch_begins, self.due = True, None
@@ -261,6 +276,9 @@ class ElasticTrain:
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
             "trained": self.trained.changed() if self.trained else {},
+            "settings": {
+                name: value for name, value in _settings(self.trainer.args).items() if value != self.settings.get(name)
+            },
             "note": note.take(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
@@ -387,6 +405,12 @@ def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
     ]
     parts = [trainer, trainer.model, trainer.optimizer, trainer.lr_scheduler, *callbacks, *helpers]
     return [*parts, *trainer.model.modules()], saved, objects
+
+
+def _settings(args: Any) -> dict[str, Any]:
+    """Return the numbers among the Trainer's arguments, which callbacks set, as `max_grad_norm`."""
+    numbers = {name: value for name, value in vars(args).items() if name[0] != "_"}
+    return {name: value for name, value in numbers.items() if value is None or isinstance(value, (int, float))}
 
 
 def _copy(value: Any) -> Any:

@@ -20,7 +20,7 @@ KEPT = [
     (LOOP, "an optimizer around it"),
     (HUGGING_FACE, "thaws"),
     (LIGHTNING, "thaws"),
-    (LIGHTNING, "finetuning"),
+    pytest.param(LIGHTNING, "finetuning", marks=pytest.mark.deep),
     (LIGHTNING, "accumulates"),
     (LIGHTNING, "averages"),
     (LIGHTNING, "by hand"),

@@ -195,6 +195,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what the script's own callbacks": [f"{OWN} # lightning_own.py", f"{OWN} # hf_own.py"],
         "time that the script and its callbacks measure": [f"{OWN} # time that its callbacks measure"],
         "which parameters are trained": [f"{TRAINED} # HUGGING_FACE", f"{TRAINED} # finetuning"],
+        "the beginning of an epoch": [f"{TRAINED} # HUGGING_FACE"],
         "Lightning: what a callback sets": [f"{TRAINED} # accumulates", f"{TRAINED} # averages"],
         "what a collator or data set": [AHEAD],
         "`persistent_workers=True`": [f"{WORKERS} # two-that-stay"],

@@ -1,4 +1,4 @@
-"""A Trainer one of whose callbacks changes, once, which parameters are trained."""
+"""A Trainer one of whose callbacks changes, in a later epoch, what is trained or how."""
 
 import os
 import signal
@@ -22,13 +22,21 @@ class Rows(torch.utils.data.Dataset):
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+        self.body, self.drop, self.head = torch.nn.Linear(4, 8), torch.nn.Dropout(0.0), torch.nn.Linear(8, 1)
 
     def forward(self, x, labels):
-        return {"loss": ((self.head(self.body(x).relu())[:, 0] - labels) ** 2).mean()}
+        return {"loss": ((self.head(self.drop(self.body(x)).relu())[:, 0] - labels) ** 2).mean()}
 
 
-class Thaws(TrainerCallback):
+class Changes(TrainerCallback):
+    epochs = 0
+
+    def on_epoch_begin(self, args, state, control, model, **_):
+        self.epochs += 1
+        if way == "thaws":
+            model.drop.p = 0.2 * self.epochs
+            args.max_grad_norm = 1 / self.epochs
+
     def on_step_end(self, args, state, control, model, optimizer, **_):
         if state.global_step == 6:
             for parameter in model.body.parameters():
@@ -51,7 +59,7 @@ arguments = TrainingArguments(
     use_cpu=True,
 )  # fmt: skip
 trainer = Trainer(
-    model, arguments, train_dataset=Rows(), callbacks=[Thaws()], optimizers=(optimizer, scheduler)
+    model, arguments, train_dataset=Rows(), callbacks=[Changes()], optimizers=(optimizer, scheduler)
 )  # fmt: skip
 trainer.train()
 print("measured", trainer.state.global_step, flush=True)

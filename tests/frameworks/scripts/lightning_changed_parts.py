@@ -19,11 +19,11 @@ weights_file, way = sys.argv[1:]
 class Net(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.body, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+        self.body, self.drop, self.head = torch.nn.Linear(4, 8), torch.nn.Dropout(0.0), torch.nn.Linear(8, 1)
 
     def training_step(self, batch, _):
         (x,) = batch
-        return ((self.head(self.body(x).relu())[:, 0] - x.sum(1)) ** 2).mean()
+        return ((self.head(self.drop(self.body(x)).relu())[:, 0] - x.sum(1)) ** 2).mean()
 
     def on_train_batch_end(self, *_):
         if str(self.trainer.fit_loop.total_batch_idx + 1) == os.environ["STOP_AT"]:
@@ -52,6 +52,7 @@ class Thaws(Callback):
         if trainer.current_epoch == 2:
             for parameter in module.body.parameters():
                 parameter.requires_grad = True
+            module.drop.p = 0.4
             if way == "another group":
                 trainer.optimizers[0].add_param_group({"params": list(module.body.parameters()), "lr": 0.01})
 

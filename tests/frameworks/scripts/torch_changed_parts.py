@@ -27,6 +27,8 @@ if way == "another group":
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
 samples = torch.randn(12, 4)
 loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
+drop = torch.nn.Dropout(0.0)
+body = torch.nn.Sequential(body, drop)
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
 if way == "a model around it":
     head = torch.nn.Sequential(torch.nn.ReLU(), head)
@@ -34,6 +36,8 @@ if way == "an optimizer around it":
     optimizer = Prepared(optimizer)
 steps = 0
 for epoch in state.epochs(4):
+    if epoch == 2 and way == "thaws":
+        drop.p = 0.5
     if epoch == 2 and way in ("thaws", "another group"):
         for parameter in body.parameters():
             parameter.requires_grad = True
