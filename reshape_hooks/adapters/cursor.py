@@ -22,6 +22,8 @@ HELPERS = ("dataset", "collate_fn")  # of a loader
 # Of data sets and collators of libraries, and ours: what they stand around.
 WITHIN_HELPERS = ("dataset", "collate", "data_collator", "transform")
 GENERATORS = ("Generator", "Random", "RandomState")  # of PyTorch, NumPy and Python
+COUNTS = (type(None), bool, int, float)
+MOST_LETTERS = 100  # of a word: a data set may hold all that it was read from
 MOST_HELPERS = 8
 cursors: list[Cursor] = []
 
@@ -243,10 +245,11 @@ def _helpers(loader: Any) -> list[Any]:
 
 
 def _counts(one: Any) -> dict[str, variables.Packed]:
-    """Return copies of the numbers, words and generators that an object has; all else it has is not looked at."""
+    """Return copies of the numbers, words and generators that an object has; all else, as a text, is not looked at."""
     found = {}
     for name, value in vars(one).items():
-        if type(value) in variables.PLAIN or type(value).__name__ in GENERATORS:
+        short = type(value) in COUNTS or (type(value) is str and len(value) <= MOST_LETTERS)
+        if short or type(value).__name__ in GENERATORS:
             found[name] = variables.pack(value, variables.Packing({id(one)}))
     return found
 

@@ -53,10 +53,9 @@ class BatchesOfParts:
         self.batch_sampler = batches  # under the names that libraries look for
         self.sampler, self.batch_size = batches.sampler, batches.batch_size
         self.drop_last = batches.drop_last
-        self.process_index, self.num_processes = (
-            share.rank,
-            share.now,
-        )  # by which a cursor knows which samples these are
+        # By these a cursor knows which samples of a step this process has.
+        self.process_index = share.rank
+        self.num_processes = share.now
         self._share, self._shard, self._from_rank_0 = share, shard, from_rank_0
 
     def __len__(self) -> int:

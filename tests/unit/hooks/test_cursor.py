@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from reshape_hooks.adapters.cursor import Cursor
 
 EPOCH = 12
+TEXT = "all that it was read from" * 1000
 
 
 class Shuffled:
@@ -64,7 +66,7 @@ class Collator:
     """Counts its calls and draws from a generator of its own. `gpus` is what each process is told."""
 
     def __init__(self, gpus: int) -> None:
-        self.calls, self.draws, self.gpus = 0, random.Random(1), gpus
+        self.calls, self.draws, self.gpus, self.text = 0, random.Random(1), gpus, TEXT
 
     def __call__(self, sample: int) -> tuple[int, int, float]:
         self.calls += 1
@@ -207,6 +209,7 @@ def collated(stops: list[int]) -> list[tuple[int, int, float]]:
                 fetched.append(cursor.fetch(iterator, lambda order, make=collator: make(next(order))))
             seen.append(fetched.pop(0))
         place = cursor.state(end)
+        assert TEXT.encode() not in pickle.dumps(place)
         kept = {"calls": collator.calls, "draws": collator.draws}  # as variables are
         assert collator.gpus == gpus
         random.seed(99)  # the new process
