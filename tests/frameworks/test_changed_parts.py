@@ -16,8 +16,8 @@ HUGGING_FACE = LOOP._replace(module="transformers", file="hf_changed_parts.py")
 LIGHTNING = LOOP._replace(module="lightning", file="lightning_changed_parts.py")
 KEPT = [
     (LOOP, "thaws"),
-    (LOOP, "a model around it"),
-    (LOOP, "an optimizer around it"),
+    pytest.param(LOOP, "a model around it", marks=pytest.mark.deep),
+    pytest.param(LOOP, "an optimizer around it", marks=pytest.mark.deep),
     (HUGGING_FACE, "thaws"),
     (LIGHTNING, "thaws"),
     pytest.param(LIGHTNING, "finetuning", marks=pytest.mark.deep),
@@ -28,10 +28,15 @@ KEPT = [
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),
     (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
-    (LOOP, "another scheduler", "scheduler is now another ExponentialLR than the scheduler that Elastic was given"),
+    pytest.param(
+        LOOP,
+        "another scheduler",
+        "scheduler is now another ExponentialLR than the scheduler that Elastic was given",
+        marks=pytest.mark.deep,
+    ),
     (LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
     (HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
-    (LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}"),
+    pytest.param(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}", marks=pytest.mark.deep),
 ]
 
 
