@@ -548,13 +548,16 @@ def test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on(tmp_path: Path
     assert whole[-2:] == ["True True <class 'list'>", "0"]
 
 
+LIBRARY = """
+class Meter:
+    def __init__(self):
+        self.name = "loss"
+        self.sum = 0.0
+        self.count = 0
+"""
 METER = """
-import pathlib, sys
-installed = pathlib.Path("site-packages").resolve()
-installed.mkdir(exist_ok=True)
-code = "class Meter:\\n    sum, count = 0.0, 0\\n    def __init__(self): self.name = 'loss'"
-(installed / "meters.py").write_text(code)
-sys.path.insert(0, str(installed))
+import sys
+sys.path.insert(0, FOLDER)
 import meters
 meter = meters.Meter()
 """
@@ -567,9 +570,13 @@ print(meter.sum, meter.count)
 
 
 def test_a_meter_of_a_library_goes_on(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", OF_METER, 1, begin=METER + BEGIN)
-    run(tmp_path / "parts", OF_METER, 1, 2, begin=METER + BEGIN)
-    assert run(tmp_path / "parts", OF_METER, 2, begin=METER + BEGIN)[-2] == whole[-2] == "15.0 6"
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "meters.py").write_text(LIBRARY)
+    begin = METER.replace("FOLDER", repr(str(installed))) + BEGIN
+    whole = run(tmp_path / "whole", OF_METER, 1, begin=begin)
+    run(tmp_path / "parts", OF_METER, 1, 2, begin=begin)
+    assert run(tmp_path / "parts", OF_METER, 2, begin=begin)[-2] == whole[-2] == "15.0 6"
 
 
 # All clocks are a day ahead more with each generation, and by what the script says: no test waits.
