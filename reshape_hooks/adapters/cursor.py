@@ -79,7 +79,7 @@ class Cursor:
         """Return the loader's iterator over the epoch, or over what is left of it."""
         sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
         indices = getattr(loader, sampler)
-        samplers = [loader.sampler, *_nested(loader.batch_sampler)]
+        samplers = [loader.sampler, *_with_inner(loader.batch_sampler)]
         found = [_attribute(one, "generator") for one in (loader, *samplers)]
         self.generators = [one for one in dict.fromkeys(found) if one is not None]
         own = [one for one in (indices, *samplers) if script_frames.is_own(type(one)) and hasattr(one, "__dict__")]
@@ -87,7 +87,7 @@ class Cursor:
         self.helpers = _helpers(loader)
         saved, self.saved = self.saved, None
         if saved:
-            _forget_settings([saved["opened"], saved["order"], *saved["before"], saved["now"]])
+            _forget_what_stays([saved["opened"], saved["order"], *saved["before"], saved["now"]])
             self._restore(saved["opened"])
         self.opened = self._streams()
         self.fetched, self.again = (saved["fetched"], deque(saved["before"])) if saved else (0, deque())
@@ -161,7 +161,7 @@ class Cursor:
         now, self.order = self._streams(), saved["order"]
         self._restore(self.order)
         for one, kept in zip(self.samplers, self.order.get("samplers", ())):
-            _set_again(one, kept)
+            _restore_attributes(one, kept)
         rest = iter(indices)
         self.drawn = saved.get("drawn", skip + 1)  # not in checkpoints of older versions
         self.drained = saved.get("drained", False)
@@ -175,7 +175,7 @@ class Cursor:
         return {
             **seeds.streams(),
             "generators": [one.get_state() for one in self.generators],
-            "helpers": [_counts(one) for one in self.helpers],
+            "helpers": [_numbers_and_generators(one) for one in self.helpers],
         }
 
     def _restore(self, states: Mapping[str, Any]) -> None:
@@ -183,19 +183,19 @@ class Cursor:
         for k, state in enumerate(states["generators"][: len(self.generators)]):
             self.generators[k].set_state(state)
         for one, counts in zip(self.helpers, states.get("helpers", ())):  # not in checkpoints of older versions
-            _set_again(one, counts)
+            _restore_attributes(one, counts)
 
 
 def _share(sampler: Any) -> list[Any]:
     """Return what decides which samples of an epoch this process draws, of a sampler and of those within it."""
     found: list[Any] = []
-    for one in _nested(sampler):
+    for one in _with_inner(sampler):
         values = [_attribute(one, name) for name in SHARE]
         found += [value if isinstance(value, int) else None for value in values]
     return found
 
 
-def _nested(sampler: Any) -> list[Any]:
+def _with_inner(sampler: Any) -> list[Any]:
     """Return a sampler, the one that it draws from, and so on: libraries put theirs around that of a loader."""
     found: list[Any] = []
     while sampler is not None and len(found) < MOST_WITHIN:
@@ -223,7 +223,7 @@ def _attributes(sampler: Any) -> dict[str, variables.Packed]:
     return found
 
 
-def _set_again(one: Any, kept: Mapping[str, variables.Packed]) -> None:
+def _restore_attributes(one: Any, kept: Mapping[str, variables.Packed]) -> None:
     held = vars(one)
     held.update({name: variables.unpack(value, held.get(name)) for name, value in kept.items()})
 
@@ -244,7 +244,7 @@ def _helpers(loader: Any) -> list[Any]:
     return [one for one in found.values() if script_frames.is_own(type(one))]
 
 
-def _counts(one: Any) -> dict[str, variables.Packed]:
+def _numbers_and_generators(one: Any) -> dict[str, variables.Packed]:
     """Return copies of the numbers, words and generators that an object has; all else, as a text, is not looked at."""
     found = {}
     for name, value in vars(one).items():
@@ -254,7 +254,7 @@ def _counts(one: Any) -> dict[str, variables.Packed]:
     return found
 
 
-def _forget_settings(states: list[Mapping[str, Any]]) -> None:
+def _forget_what_stays(states: list[Mapping[str, Any]]) -> None:
     """Take out of these states what is the same in all: a number of GPUs is as the new start makes it."""
     of_helpers = [state["helpers"] for state in states if "helpers" in state]
     for of_one in zip(*of_helpers):

@@ -196,13 +196,13 @@ class Elastic:
             "streams": streams,
             "variables": self._variables.state(),
             "dictionaries": dictionaries,
-            "trained": self._trained.now(),
+            "trained": self._trained.state(),
         }
 
     def _set_back(self) -> None:
         """Let the script prepare the batches of a broken epoch from what stood when that began."""
         seeds.restore(self._begun["streams"])
-        self._trained.set(self._begun.get("trained", {}))  # not in checkpoints of older versions
+        self._trained.restore(self._begun.get("trained", {}))  # not in checkpoints of older versions
         for name, values in self._begun["dictionaries"].items():
             refill(self._parts[name], values)
 
@@ -219,7 +219,7 @@ class Elastic:
         present = {**self._parts, **dictionaries}
         for name, state in saved.items():
             _set_again(present[name], state)
-        self._trained.set(self._trained_at_stop)
+        self._trained.restore(self._trained_at_stop)
         self._trained_at_stop = {}
         self._variables.begin()
         self._variables.done()
@@ -321,7 +321,7 @@ class Elastic:
                 part.load_state_dict(saved_part)
                 self._saved_parts[name] = _small(part, saved_part)
         self._trained_at_stop = state.get("trained", {})
-        self._trained.set(self._trained_at_stop)
+        self._trained.restore(self._trained_at_stop)
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
         self._iteration = at.get("iteration")  # not in checkpoints of older versions

@@ -21,7 +21,7 @@ from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.gradients import Gradients
 from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.session import LeftAlone
-from reshape_hooks.adapters.trained_parts import TrainedParts
+from reshape_hooks.adapters.trained_parts import TrainedParts, differing, settings
 from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
@@ -112,7 +112,7 @@ class ElasticFit:
         self.callback = type("ElasticCallback", (callback_class,), events)()
         self.run: session.Session | None = None
         self.variables: Variables | None = None  # once training begins
-        self.trained: TrainedParts | None = None
+        self.trained = TrainedParts({})
         self.settings: dict[str, Any] = {}  # of the Trainer, as training begins
         self.gradients: Gradients | None = None  # where the script says when an optimizer steps
 
@@ -239,11 +239,9 @@ class ElasticFit:
             "cursor": self.cursor.state(self.loop.batch_progress.current.ready),
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
-            "trained": self.trained.changed() if self.trained else {},
+            "trained": self.trained.changed(),
             "gradients": self.gradients.state() if self.gradients else {},
-            "settings": {
-                name: value for name, value in _settings(self.trainer).items() if value != self.settings.get(name)
-            },
+            "settings": differing(_settings(self.trainer), self.settings),
             "means": lightning_logged.means(self.loop._results),
             "rows": lightning_logged.rows(self.trainer.loggers),
             "flow": {name: getattr(connector, name) for name in FLOW if hasattr(connector, name)},
@@ -258,9 +256,8 @@ class ElasticFit:
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
-        if self.trained:
-            self.trained.set(extras.get("trained", {}))  # not in checkpoints of older versions
-        _set(self.trainer, extras.get("settings", {}))
+        self.trained.restore(extras.get("trained", {}))  # not in checkpoints of older versions
+        _restore_settings(self.trainer, extras.get("settings", {}))
         _average_again(self.trainer)
         if self.gradients:
             self.gradients.restore(extras.get("gradients", {}))  # not in checkpoints of older versions
@@ -296,8 +293,7 @@ class ElasticFit:
 
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Let the Trainer write its state to a folder, and return this file and the extras."""
-        if self.trained:
-            self.trained.refuse_later_groups()
+        self.trained.refuse_later_groups()
         self.loops = extras.get("loops")
         try:
             folder = session.written(
@@ -319,13 +315,14 @@ def _trained(trainer: Any, module: Any) -> dict[str, Any]:
 
 def _settings(trainer: Any) -> dict[str, Any]:
     """Return the numbers that callbacks set, such as `accumulate_grad_batches` at the beginning of an epoch."""
-    found = {name: value for name, value in vars(trainer).items() if name[0] != "_" and name != "should_stop"}
-    found.update({name: getattr(trainer.fit_loop, name) for name in OF_LOOP})
-    return {name: value for name, value in found.items() if value is None or isinstance(value, (int, float))}
+    of_loop = {name: getattr(trainer.fit_loop, name) for name in OF_LOOP}
+    found = settings({**vars(trainer), **of_loop})
+    found.pop("should_stop", None)  # which ends the training
+    return found
 
 
-def _set(trainer: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
+def _restore_settings(trainer: Any, saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
         setattr(trainer.fit_loop if name in OF_LOOP else trainer, name, value)
 
 

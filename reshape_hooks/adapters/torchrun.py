@@ -17,16 +17,17 @@ from reshape_hooks import plain
 NEVER_S = 10.0**9  # the shim knows how long a training may save, and kills it then
 
 _contexts: list[Any] = []  # whose processes were started and have not been closed
-_came: list[tuple[int, FrameType | None]] = []  # a signal that waits until nothing is under way
 
 
 def adapt(module: ModuleType) -> None:
     """Replace its handler of signals, and the methods that start, look at and end its processes."""
     theirs: Any = module
-    theirs._terminate_process_handler = _Later(theirs._terminate_process_handler)
-    raise_late = theirs._terminate_process_handler.raise_late
+    handler = _LateHandler(theirs._terminate_process_handler)
+    theirs._terminate_process_handler = handler
     of_processes = theirs.SubprocessContext
-    begin, look, close = of_processes._start, of_processes._poll, of_processes._close
+    begin = of_processes._start
+    look = of_processes._poll
+    close = of_processes._close
 
     @functools.wraps(begin)
     def _start(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -37,9 +38,9 @@ def adapt(module: ModuleType) -> None:
 
     @functools.wraps(look)
     def _poll(self: Any) -> Any:
-        raise_late()
+        handler.raise_late()
         found = look(self)
-        raise_late()
+        handler.raise_late()
         return found
 
     @functools.wraps(close)
@@ -54,12 +55,14 @@ def adapt(module: ModuleType) -> None:
         if asked and codes and codes <= {0, plain.STOPPED}:
             raise SystemExit(max(codes))
         if not asked:
-            raise_late()
+            handler.raise_late()
 
-    of_processes._start, of_processes._poll, of_processes._close = _start, _poll, _close
+    of_processes._start = _start
+    of_processes._poll = _poll
+    of_processes._close = _close
 
 
-class _Later:
+class _LateHandler:
     """Torchrun's handler of signals, whose exception waits for the next look at its processes.
 
     Raised anywhere it leaves behind what it interrupts: a lock of a process that then never seems to end, or a clock
@@ -68,18 +71,20 @@ class _Later:
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
+        self._came: tuple[int, FrameType | None] | None = None  # a signal that waits until nothing is under way
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         asleep = frame is not None and frame.f_code.co_name == "_invoke_run"
         if _contexts and not asleep:
-            _came[:] = [(number, frame)]
+            self._came = number, frame
         else:
             self._theirs(number, frame)
 
     def raise_late(self) -> None:
         """Raise what a signal that came meanwhile would have raised."""
-        if _came:
-            self._theirs(*_came.pop())
+        came, self._came = self._came, None
+        if came is not None:
+            self._theirs(*came)
 
 
 def _close_one(one: Any, theirs: Any, death_sig: Any = None) -> None:

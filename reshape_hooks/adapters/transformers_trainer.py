@@ -24,7 +24,7 @@ from reshape_hooks.adapters import own_attributes, session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.script_frames import Object, is_own
 from reshape_hooks.adapters.session import LeftAlone
-from reshape_hooks.adapters.trained_parts import TrainedParts
+from reshape_hooks.adapters.trained_parts import TrainedParts, differing, settings
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
 from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
@@ -114,8 +114,8 @@ class ElasticTrain:
         self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
         self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
-        self.trained: TrainedParts | None = None  # once its optimizer is made
-        self.settings: dict[str, Any] = {}  # of its arguments, as training begins
+        self.trained = TrainedParts({})  # of the model and the optimizer, once this is made
+        self.settings: dict[str, Any] = {}  # numbers among its arguments, as training begins: callbacks change some
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
         self.epoch_ends = False  # what happens at the end of an epoch is still to do
@@ -177,11 +177,11 @@ class ElasticTrain:
         self.variables.begin()
         self.variables.done()
         self.trained = TrainedParts({"model": self.trainer.model, "optimizer": self.trainer.optimizer})
-        self.settings = _settings(args)
+        self.settings = settings(vars(args))
         if not self.extras:
             return
         vars(args).update(self.extras.get("settings", {}))  # not in checkpoints of older versions
-        self.trained.set(self.extras.get("trained", {}))  # not in checkpoints of older versions
+        self.trained.restore(self.extras.get("trained", {}))  # not in checkpoints of older versions
         self.epoch_step = self.extras["epoch_step"]
         for name, value in self.extras["losses"].items():
             setattr(self.trainer, name, value)
@@ -275,10 +275,8 @@ class ElasticTrain:
             "cursor": None if whole else self.cursor.state(consumed),
             "streams": seeds.streams(devices=True),
             "variables": self.variables.state(),
-            "trained": self.trained.changed() if self.trained else {},
-            "settings": {
-                name: value for name, value in _settings(self.trainer.args).items() if value != self.settings.get(name)
-            },
+            "trained": self.trained.changed(),
+            "settings": differing(settings(vars(self.trainer.args)), self.settings),
             "note": note.take(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
@@ -342,7 +340,7 @@ class ElasticTrain:
 
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
-        if self.trained and "result" not in own[0]:
+        if "result" not in own[0]:
             self.trained.refuse_later_groups()
         found = sorted(folder.glob(f"{PREFIX}-*"))  # beside it trainers write what they like, such as a README
         if len(found) != 1:
@@ -405,12 +403,6 @@ def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
     ]
     parts = [trainer, trainer.model, trainer.optimizer, trainer.lr_scheduler, *callbacks, *helpers]
     return [*parts, *trainer.model.modules()], saved, objects
-
-
-def _settings(args: Any) -> dict[str, Any]:
-    """Return the numbers among the Trainer's arguments, which callbacks set, as `max_grad_norm`."""
-    numbers = {name: value for name, value in vars(args).items() if name[0] != "_"}
-    return {name: value for name, value in numbers.items() if value is None or isinstance(value, (int, float))}
 
 
 def _copy(value: Any) -> Any:

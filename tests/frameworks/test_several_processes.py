@@ -64,24 +64,10 @@ def test_torchrun_ends_as_its_processes_wherever_it_is_asked_to_stop(place: str,
         "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "told", "RESHAPE_GENERATION": "1", "CUDA_VISIBLE_DEVICES": "",
         "RESHAPE_CHECKPOINTS": str(tmp_path / "saved"), "RESHAPE_ANNOUNCE": str(tmp_path / "announce"),
     }  # fmt: skip
-    wait = "--shutdown-timeout=0"  # torchrun's own is 30 s
-    argv = [
-        python,
-        str(SCRIPTS / "torchrun_told.py"),
-        place,
-        "--standalone",
-        wait,
-        str(SCRIPTS / "torchrun_process.py"),
-    ]
-    ended = subprocess.run(
-        [*argv, "1"],
-        cwd=tmp_path,
-        env=os.environ | given,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WITHIN_S,
-    )
+    torchrun = [python, str(SCRIPTS / "torchrun_told.py"), place, "--standalone", "--shutdown-timeout=0"]
+    argv = [*torchrun, str(SCRIPTS / "torchrun_process.py"), "1"]
+    more = {"capture_output": True, "text": True, "check": False, "timeout": WITHIN_S}
+    ended = subprocess.run(argv, cwd=tmp_path, env=os.environ | given, **more)
     assert ended.returncode == 143, ended.stderr
     assert (tmp_path / "saved").exists(), "it was not killed as it saved"
     assert "Traceback" not in ended.stderr, ended.stderr

@@ -22,7 +22,9 @@ class Rows(torch.utils.data.Dataset):
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.drop, self.head = torch.nn.Linear(4, 8), torch.nn.Dropout(0.0), torch.nn.Linear(8, 1)
+        self.body = torch.nn.Linear(4, 8)
+        self.drop = torch.nn.Dropout(0.0)
+        self.head = torch.nn.Linear(8, 1)
 
     def forward(self, x, labels):
         return {"loss": ((self.head(self.drop(self.body(x)).relu())[:, 0] - labels) ** 2).mean()}
@@ -58,9 +60,7 @@ arguments = TrainingArguments(
     "out", num_train_epochs=4, per_device_train_batch_size=4, save_strategy="no", disable_tqdm=True, report_to=[],
     use_cpu=True,
 )  # fmt: skip
-trainer = Trainer(
-    model, arguments, train_dataset=Rows(), callbacks=[Changes()], optimizers=(optimizer, scheduler)
-)  # fmt: skip
+trainer = Trainer(model, arguments, train_dataset=Rows(), callbacks=[Changes()], optimizers=(optimizer, scheduler))
 trainer.train()
 print("measured", trainer.state.global_step, flush=True)
 torch.save(model.state_dict(), weights_file)

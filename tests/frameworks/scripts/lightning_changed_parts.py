@@ -19,7 +19,9 @@ weights_file, way = sys.argv[1:]
 class Net(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.body, self.drop, self.head = torch.nn.Linear(4, 8), torch.nn.Dropout(0.0), torch.nn.Linear(8, 1)
+        self.body = torch.nn.Linear(4, 8)
+        self.drop = torch.nn.Dropout(0.0)
+        self.head = torch.nn.Linear(8, 1)
 
     def training_step(self, batch, _):
         (x,) = batch

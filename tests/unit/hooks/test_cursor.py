@@ -66,7 +66,10 @@ class Collator:
     """Counts its calls and draws from a generator of its own. `gpus` is what each process is told."""
 
     def __init__(self, gpus: int) -> None:
-        self.calls, self.draws, self.gpus, self.text = 0, random.Random(1), gpus, TEXT
+        self.calls = 0
+        self.draws = random.Random(1)
+        self.gpus = gpus
+        self.text = TEXT
 
     def __call__(self, sample: int) -> tuple[int, int, float]:
         self.calls += 1
