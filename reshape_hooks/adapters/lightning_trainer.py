@@ -19,7 +19,7 @@ from typing import Any
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.gradients import Gradients
-from reshape_hooks.adapters.script_frames import Object
+from reshape_hooks.adapters.lightning_sources import Sources
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.trained_parts import TrainedParts, differing, settings
 from reshape_hooks.adapters.variables import Variables
@@ -106,6 +106,7 @@ class ElasticFit:
         self.loop = trainer.fit_loop.epoch_loop
         self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
         self.cursor = Cursor(self._trains, self.extras.get("cursor"))
+        self.sources = Sources(trainer, self.extras.get("loaders", {}))  # not in checkpoints of older versions
         self.due: dict[str, Any] | None = None  # what a checkpoint needs while a validation runs
         self.loops: dict[str, Any] | None = None  # that go into a checkpoint in place of those of now
         events = {name: staticmethod(getattr(self, name)) for name in dir(self) if name.startswith("on_")}
@@ -122,16 +123,19 @@ class ElasticFit:
         trainer.callbacks.insert(0, self.callback)
         if self._catches_up() and self.loop.max_steps != -1:
             self.loop.max_steps += 1  # else the validation after its last step were not done
+        self.sources.watch()
         try:
             with self.cursor:
                 theirs()
         finally:
+            self.sources.leave()
             self.loop.__dict__.pop("advance", None)
             trainer.callbacks.remove(self.callback)
         if "finished" in self.extras:
             replay.resumed(self.saved)
             seeds.restore(self.extras["streams"])
-            self._look().begin()
+            assert self.variables is not None
+            self.variables.begin()
             self._restore_metrics(self.extras.get("metrics", {}))
             session.of_process().end(self._batches(), lambda: None, self.checkpoints)
         elif self.run:
@@ -140,12 +144,21 @@ class ElasticFit:
             extras.update(variables=self.variables.state(), metrics=self._metrics())
             self.run.end(self._batches(), lambda: self._save(extras), self.checkpoints)
 
-    def _look(self) -> Variables:
-        """Return the variables of the script, as they are before training begins."""
-        if self.variables is None:
-            self.variables = Variables(*_kept(self.trainer, self.callback, self.extras.get("variables", ())))
-            self.variables.look()
-        return self.variables
+    def _of_script(self) -> Variables:
+        """Return the variables of the script and of its own objects that the Trainer holds, as they are now."""
+        trainer, module = self.trainer, self.trainer.lightning_module
+        data = getattr(trainer, "datamodule", None)
+        callbacks = [one for one in trainer.callbacks if one is not self.callback]
+        objects = [
+            *own_attributes.of_script("callback", callbacks),
+            *own_attributes.of_script("logger", trainer.loggers),
+            *own_attributes.of_script("data", [data]),
+            *own_attributes.of_modules("model", module, [*callbacks, data]),
+        ]
+        parts = [trainer, *callbacks, *trainer.loggers, data, *module.modules()]
+        variables = Variables(parts, self.extras.get("variables", ()), objects)
+        variables.look()
+        return variables
 
     def _catches_up(self) -> bool:
         return bool(self.extras) and "finished" not in self.extras
@@ -174,6 +187,11 @@ class ElasticFit:
             if state.get("dirpath"):
                 callback.dirpath = state["dirpath"]
 
+    def on_fit_start(self, _trainer: Any, _module: Any) -> None:
+        """Look at the script's objects before they make a loader."""
+        self.variables = self._of_script()
+        self.sources.begin(self.variables)
+
     def on_train_start(self, trainer: Any, module: Any) -> None:
         from reshape_hooks.adapters import order
 
@@ -186,12 +204,14 @@ class ElasticFit:
         except LeftAlone as why:
             return session.tell_left_alone(why)
         self.run = session.of_process()
-        variables = self._look()
+        assert self.variables is not None
+        self.variables.add(own_attributes.of_script("data", [None, loaders[0].dataset]))
+        self.variables.leave(trainer.optimizers)
         self.trained = TrainedParts(_trained(trainer, module))
         self.settings = _settings(trainer)
         self.gradients = None if module.automatic_optimization else Gradients({"model": module})
         if not self.extras:
-            variables.begin()
+            self.variables.begin()
         if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
             self.run.leave()
         if "finished" in self.extras:
@@ -246,6 +266,7 @@ class ElasticFit:
             "rows": lightning_logged.rows(self.trainer.loggers),
             "flow": {name: getattr(connector, name) for name in FLOW if hasattr(connector, name)},
             "metrics": self._metrics(),
+            "loaders": self.sources.made,
             "note": note.take(str(self.checkpoints.folder)),
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
         }
@@ -256,6 +277,7 @@ class ElasticFit:
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
+        self.sources.resumed()
         self.trained.restore(extras.get("trained", {}))  # not in checkpoints of older versions
         _restore_settings(self.trainer, extras.get("settings", {}))
         _average_again(self.trainer)
@@ -336,18 +358,3 @@ def _average_again(trainer: Any) -> None:
         callback.on_train_epoch_start(trainer, trainer.lightning_module)
         for group, rate in zip(groups, rates):
             group["lr"] = rate  # a new scheduler sets that of its first step
-
-
-def _kept(trainer: Any, ours: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
-    """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
-    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
-    callbacks = [one for one in trainer.callbacks if one is not ours]
-    (loader,) = trainer.fit_loop._combined_loader.flattened
-    objects = [
-        *own_attributes.of_script("callback", callbacks),
-        *own_attributes.of_script("logger", trainer.loggers),
-        *own_attributes.of_script("data", [data, loader.dataset]),
-        *own_attributes.of_modules("model", module, [*callbacks, data]),
-    ]
-    parts = [trainer, *callbacks, *trainer.loggers, data, *trainer.optimizers, *module.modules()]
-    return parts, saved, objects

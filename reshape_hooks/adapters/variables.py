@@ -115,10 +115,13 @@ class Variables:
         self._begun = True
         self.look()
         self._clocks.look()
-        values = dict(self._saved if saved is None else saved)
-        for frame in self._holders():
-            self._set(frame, values.get(frame.key, {}))
+        self.set(self._saved if saved is None else saved)
         self._clocks.begin()
+
+    def add(self, objects: Iterable[Object]) -> None:
+        """Keep what these hold, too, from what they are now on."""
+        self._objects = [*self._objects, *objects]
+        self.look()
 
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
@@ -142,7 +145,11 @@ class Variables:
         """Return the variables that the loop has changed since it began for the first time, as they are now."""
         if not self._begun:
             return self._saved
-        found: list[tuple[Key, Mapping[str, bytes]]] = [(CLOCKS, {"": pickle.dumps(self._clocks.state())})]
+        return [(CLOCKS, {"": pickle.dumps(self._clocks.state())}), *self.changed()]
+
+    def changed(self) -> Saved:
+        """Return the same without the time that the script measures, also before a loop has begun."""
+        found: list[tuple[Key, Mapping[str, bytes]]] = []
         for frame in self._holders():
             changed, left = {}, dict(frame.variables)
             for name, pickled in self._pickled(frame, frame.variables):
@@ -160,6 +167,12 @@ class Variables:
                     why = "because it holds too much, or what cannot be kept"
                     plain.warn(f"reshape: after a stop {at[1]} of {frame.name} begins anew, {why}")
         return found
+
+    def set(self, saved: Saved) -> None:
+        """Let variables be what they were when this was returned by `state` or `changed`."""
+        values = dict(saved)
+        for frame in self._holders():
+            self._set(frame, values.get(frame.key, {}))
 
     def _name(self, of: Object, left: Mapping[str, Any]) -> None:
         """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""

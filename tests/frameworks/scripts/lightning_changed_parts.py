@@ -1,6 +1,7 @@
 """A Trainer of Lightning one of whose callbacks changes, in a later epoch, what is trained or how."""
 
 import os
+import random
 import signal
 import sys
 
@@ -68,8 +69,43 @@ class Finetuning(BaseFinetuning):
             self.unfreeze_and_add_param_group(module.body, optimizer, lr=0.01)
 
 
+class Draws(lightning.LightningDataModule):
+    """Gives other rows each time that it is asked for a loader."""
+
+    def __init__(self, samples):
+        super().__init__()
+        self.samples, self.numbers, self.asked = samples, random.Random(1), 0
+
+    def drawn(self, count):
+        self.asked += 1
+        rows = self.numbers.sample(range(len(self.samples)), count)
+        return torch.utils.data.Subset(self.samples, rows)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(self.drawn(9), 3, shuffle=True)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(self.drawn(4), 4)
+
+
+class Validates(Net):
+    def validation_step(self, batch, _):
+        self.log("validated", super().training_step(batch, _))
+
+    def __init__(self):
+        super().__init__()
+        self.validated = []
+
+    def on_validation_epoch_end(self):
+        self.validated.append(round(self.trainer.callback_metrics["validated"].item(), 6))
+
+    def on_fit_end(self):
+        print("measured", self.validated, self.trainer.datamodule.asked, flush=True)
+
+
 torch.manual_seed(0)
-model = (ByHand if way == "by hand" else Net)()
+makes_loaders = way.startswith("loaders")
+model = (ByHand if way == "by hand" else Validates if makes_loaders else Net)()
 if way in ("thaws", "another group"):
     for parameter in model.body.parameters():
         parameter.requires_grad = False
@@ -78,13 +114,19 @@ callback = {
     "accumulates": lambda: GradientAccumulationScheduler({0: 1, 1: 2}),
     "averages": lambda: StochasticWeightAveraging(0.02, swa_epoch_start=1, annealing_epochs=4),
     "by hand": Callback,
+    "loaders made anew": Callback,
+    "loaders made once": Callback,
 }.get(way, Thaws)()
 batch = 2 if way == "accumulates" else 4
 samples = torch.utils.data.TensorDataset(torch.randn(12, 4))
 trainer = lightning.Trainer(
     max_epochs=batch, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
     enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+    reload_dataloaders_every_n_epochs=2 if way == "loaders made anew" else 0, check_val_every_n_epoch=2,
 )  # fmt: skip
-trainer.fit(model, torch.utils.data.DataLoader(samples, batch, shuffle=True))
+if makes_loaders:
+    trainer.fit(model, datamodule=Draws(samples))
+else:
+    trainer.fit(model, torch.utils.data.DataLoader(samples, batch, shuffle=True))
 print("measured", trainer.global_step, flush=True)
 torch.save(model.state_dict(), weights_file)
