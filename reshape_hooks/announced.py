@@ -31,6 +31,7 @@ class Announced:
         self._begun = self._tried = False
         self._barred = ""  # why this training must not be stopped, whatever was saved of it
         self._failed_at = self._pause_s = 0.0
+        self._told = ""  # why it could not be saved
 
     def begin(self, resumed: bool) -> None:
         """A training begins. `resumed`: from a checkpoint, which shows that it can be saved."""
@@ -83,8 +84,11 @@ class Announced:
             self._failed_at = plain.boottime()
             self._pause_s = max(AGAIN_S, AGAIN_SHARE * (self._failed_at - began))
             self.outcome(fault)
-            plain.warn(f"reshape: this training could not be saved and goes on: {fault}")
+            if str(fault) != self._told:
+                self._told = str(fault)
+                plain.warn(f"reshape: this training could not be saved and goes on: {fault}")
             return False
+        self._told = ""
         return True
 
     def end(self, saved: bool) -> None:

@@ -17,19 +17,22 @@ import io
 import itertools
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
+from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
+from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
+ZIP = b"PK"  # how files of torch.save begin
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimizer")
 OTHER_ORDER = (
     "its data come from a {}, which may give them in another order after a stop: let state.batches(...) have a list, a "
@@ -69,7 +72,8 @@ class Elastic:
 
     def __init__(self, **parts: Any) -> None:
         for name, part in parts.items():
-            if not isinstance(part, dict) and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            stateful = hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+            if not (stateful or isinstance(part, dict) or pytrees.is_of_nnx(part)):
                 kind = type(part).__name__
                 raise TypeError(f"{name} is a {kind}: Elastic keeps dictionaries, and objects that have a state_dict")
         try:
@@ -90,8 +94,11 @@ class Elastic:
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
+        self._looked = False  # at what the script has beside the parts
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
-        self._objects = [one for name, part in self._parts.items() for one in own_attributes.of_modules(name, part)]
+        self._not_given = NotGiven([*parts.values(), *self._parts.values()])
+        self._not_given.begin()
+        self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
         self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
         self._rebound = Rebound(self._parts)
@@ -123,6 +130,7 @@ class Elastic:
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
         self._rebound.look()
+        self._look_beside()
         self._variables.leave(self._rebound.now_or_given().values())
         self._variables.begin(self._begun.get("variables"))
         went_on.append((self._epoch, self._step))
@@ -133,6 +141,7 @@ class Elastic:
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
+            self._not_given.leaves()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -213,6 +222,7 @@ class Elastic:
         """
         self._restore_files()
         self._rebound.look()
+        self._look_beside()
         saved, self._saved_parts = self._saved_parts, {}
         dictionaries = self._rebound.now_or_given()
         self._variables.leave(dictionaries.values())
@@ -231,6 +241,15 @@ class Elastic:
         seeds.restore(waiting.get("streams", {}))
         went_on.append((done, self._step))
         vars(builtins)["enumerate"] = enumerate_
+
+    def _look_beside(self) -> None:
+        """The first loop begins, or the batches of an epoch: see what the script has made beside the parts."""
+        if self._looked:
+            self._not_given.prepared()
+        else:
+            self._not_given.begin()
+        self._looked = True
+        self._variables.add(_with_attributes(self._not_given.new_modules()))
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
@@ -302,6 +321,7 @@ class Elastic:
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         self._trained.refuse_later_groups()
+        self._not_given.refuse()
         return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:
@@ -337,6 +357,10 @@ class Elastic:
         """What the script has written since it was started, it had written before the stop, too."""
         saved, self._saved = self._saved, None
         replay.resumed(saved)
+
+
+def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Object]:
+    return [one for name, module in modules for one in own_attributes.of_modules(name, module)]
 
 
 def _keeps_order(loader: Any) -> bool:
@@ -383,11 +407,14 @@ def _files(state: dict[str, Any], in_memory: bool) -> dict[str, Any]:
 
 
 def _read(folder: Any, alone: bool) -> Any:
-    torch = sys.modules.get("torch")
-    if not torch:
-        return pickle.loads((folder / STATE).read_bytes())
     if (folder / plain.TENSORS).exists():
         return gpu_state.read(folder, STATE, to_cpu=not alone)
+    with (folder / STATE).open("rb") as file:
+        of_torch = file.read(len(ZIP)) == ZIP
+    if not of_torch:
+        return pickle.loads((folder / STATE).read_bytes())
+    import torch  # also where the script imports it only later
+
     return torch.load(folder / STATE, "cpu", weights_only=False)
 
 
@@ -395,6 +422,8 @@ def _whole(part: Any) -> Any:
     """Return what has the same state in each process. Raises LeftAlone where each has a part of it."""
     if type(part).__name__ == "DistributedDataParallel":
         return part.module
+    if pytrees.is_of_nnx(part):
+        return pytrees.OfNnx(part)
     tensors = part.parameters() if hasattr(part, "parameters") else ()
     if type(part).__name__ in SHARDED or any(hasattr(one, "placements") for one in tensors):
         raise session.LeftAlone(f"each process has a part of its state ({type(part).__name__})")

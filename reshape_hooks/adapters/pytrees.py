@@ -34,6 +34,34 @@ class Made(NamedTuple):
     kind: str
 
 
+class OfNnx:
+    """Stands for a module, an optimizer, a metric or the keys of Flax NNX: gives and takes its state."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def state_dict(self) -> list[Any]:
+        """Return the leaves of its state."""
+        return [_leaf(sys.modules["jax"], one) for one in of_nnx(self.thing)]
+
+    def load_state_dict(self, saved: list[Any]) -> None:
+        """Take a state. Raises CheckpointError if it does not fit."""
+        nnx = sys.modules["flax.nnx"]
+        nnx.update(self.thing, _fill(type(self.thing).__name__, Leaves(saved), nnx.state(self.thing)))
+
+
+def is_of_nnx(value: Any) -> bool:
+    """True of what Flax NNX changes in place."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, (nnx.Module, nnx.Optimizer, nnx.Metric, nnx.Rngs))
+
+
+def of_nnx(thing: Any) -> list[Any]:
+    """Return the arrays and keys of such an object."""
+    leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(sys.modules["flax.nnx"].state(thing))
+    return leaves
+
+
 def keep(part: dict[Any, Any]) -> dict[Any, Any]:
     """Return a part of the state with `Leaves` in place of values that cannot be pickled."""
     jax = sys.modules.get("jax")

@@ -118,7 +118,7 @@ def _value(frame: Frame, place: Place) -> Any:
 def _replaces(value: Any, part: Any) -> bool:
     """True of another optimizer or scheduler in place of one, or of a model that has no parameter of this one."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or _holds(value, part):
+    if torch is None or holds(value, part):
         return False
     schedulers = torch.optim.lr_scheduler
     for kind in (torch.optim.Optimizer, getattr(schedulers, "LRScheduler", None) or schedulers._LRScheduler):
@@ -130,7 +130,7 @@ def _replaces(value: Any, part: Any) -> bool:
     return bool(known) and not any(id(one) in known for one in value.parameters())
 
 
-def _holds(value: Any, part: Any) -> bool:
+def holds(value: Any, part: Any) -> bool:
     """True of what is put around a part, as `Accelerator.prepare` puts an optimizer around the one that it is given."""
     held = getattr(value, "__dict__", {}).values()
     return any(one is part or (isinstance(one, (list, tuple)) and any(each is part for each in one)) for one in held)

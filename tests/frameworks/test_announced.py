@@ -10,7 +10,7 @@ from sidecar.links.shim_link import announced
 from tests.frameworks.test_resumed_exactly import Script, run, same_weights
 
 SFT = Script("trl", "trl_sft.py", 30, 3)
-JAX = [pytest.param(Script("flax", "jax_loops.py", 20, None, (name,)), id=name) for name in ("flax", "equinox")]
+JAX = [pytest.param(Script("flax", "jax_loops.py", 20, None, (name,)), id=name) for name in ("flax", "equinox", "nnx")]
 JAX.append(pytest.param(Script("jax", "jax_variables.py", 20, None), id="variables"))
 
 

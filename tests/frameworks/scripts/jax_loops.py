@@ -2,6 +2,7 @@ import sys
 
 import equinox
 import flax.linen
+import flax.nnx
 import flax.training.train_state
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,38 @@ def of_equinox(key):
     return (model, optimizer.init(equinox.filter(model, equinox.is_array))), step
 
 
+class Net(flax.nnx.Module):
+    def __init__(self, rngs):
+        self.first = flax.nnx.Linear(8, 4, rngs=rngs)
+        self.norm = flax.nnx.BatchNorm(4, rngs=rngs)
+        self.drop = flax.nnx.Dropout(0.2, rngs=rngs)
+        self.last = flax.nnx.Linear(4, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(self.drop(self.norm(self.first(x))))
+
+
+def of_nnx():
+    """Train what changes in place: a model with statistics and random numbers, an optimizer, a metric."""
+    nnx = flax.nnx
+    model = Net(nnx.Rngs(0))
+    optimizer, mean = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), nnx.metrics.Average("loss")
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        loss, grads = nnx.value_and_grad(lambda net: ((net(x) - x.sum(1, keepdims=True)) ** 2).mean())(model)
+        optimizer.update(model, grads)
+        return loss
+
+    state = reshape_hooks.Elastic(model=model, optimizer=optimizer, mean=mean)
+    for number in state.steps(20):
+        mean.update(loss=step(model, optimizer, jax.random.normal(jax.random.key(number), (16, 8))))
+    print("measured", mean.compute(), model.norm.mean[...].tolist(), model.last.kernel[...].tolist(), flush=True)
+
+
+if sys.argv[2] == "nnx":
+    of_nnx()
+    sys.exit()
 train, step = {"flax": of_flax, "equinox": of_equinox}[sys.argv[2]](jax.random.key(0))
 held = {"train": train, "key": jax.random.key(1), "losses": []}
 state = reshape_hooks.Elastic(held=held)

@@ -16,6 +16,18 @@ class Prepared(torch.optim.Optimizer):
         self.optimizer, self.step, self.zero_grad = optimizer, optimizer.step, optimizer.zero_grad
 
 
+class Loss(torch.nn.Module):
+    """Counts, as losses that anneal a weight do."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, given, wanted):
+        self.calls += 1
+        return ((given - wanted) ** 2).mean() / self.calls
+
+
 weights_file, way = sys.argv[1:]
 body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1, momentum=0.9)
@@ -30,6 +42,7 @@ loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
 drop = torch.nn.Dropout(0.0)
 body = torch.nn.Sequential(body, drop)
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
+teacher, of_loss, beside = torch.nn.Linear(4, 1), Loss(), torch.nn.Linear(4, 1)
 if way == "a model around it":
     head = torch.nn.Sequential(torch.nn.ReLU(), head)
 if way == "an optimizer around it":
@@ -50,13 +63,18 @@ for epoch in state.epochs(4):
     if epoch == 2 and way == "another model":
         head = torch.nn.Linear(8, 1)
     for x in state.batches(loader):
-        loss = ((head(body(x).relu())[:, 0] - x.sum(1)) ** 2).mean()
+        loss = of_loss(head(body(x).relu())[:, 0], x.sum(1) + teacher(x)[:, 0].detach())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if epoch == 2 and way == "one that was not given":
+            beside.weight.data -= loss.item() * beside.weight
         steps += 1
         if str(steps) == os.environ["STOP_AT"]:
             os.kill(os.getpid(), signal.SIGTERM)
     scheduler.step()
 print("measured", loss.item(), flush=True)
-torch.save({**body.state_dict(prefix="body."), **head.state_dict(prefix="head.")}, weights_file)
+torch.save(
+    {**body.state_dict(prefix="body."), **head.state_dict(prefix="head."), **beside.state_dict(prefix="b.")},
+    weights_file,
+)

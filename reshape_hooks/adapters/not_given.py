@@ -1,0 +1,260 @@
+"""Finds what a loop trains or counts by and `Elastic` was not given: an optimizer, a second model, a metric.
+
+    state = Elastic(model=model)  # and no optimizer
+    for batch in state.batches(loader):
+        ...
+        optimizer.step()  # its moments would begin anew after a stop
+
+Promises: a training that would lose the state of such an object is not saved, with a sentence that names it. Not meant
+are objects whose state stays what it was, such as a frozen teacher, and those that the script makes before it uses
+them, in each epoch or in each step. Called by `elastic`; the standard library, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reshape_hooks import plain
+from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters.rebound import holds
+from reshape_hooks.adapters.script_frames import Frame, frames, is_own
+from reshape_hooks.adapters.variables import MOST_BYTES, PLAIN, is_read
+
+MOST_LOOKED_AT = 100  # items of a list or dictionary
+MOST_NUMBERS = 16  # of a tensor that are compared
+DEPTH = 4  # objects within objects of the script
+SUMS = "_defaults"  # by which torchmetrics declares what a metric sums up
+
+if TYPE_CHECKING:
+    from reshape_hooks.adapters.script_frames import Key
+
+    State = dict[str, Any]  # numbers, and where tensors are and which version of them, by their names
+
+
+class Found(NamedTuple):
+    """An object, by a reference that lets it go when the script does, and its state."""
+
+    there: Callable[[], Any]
+    state: State
+
+
+class Place(NamedTuple):
+    """Where the script holds an object: `name` of a variable, with attributes and items, in a function."""
+
+    function: Key
+    name: str
+
+
+class Seen(NamedTuple):
+    """What a new start makes again: which object is at which place, and what the state of each is, by identity."""
+
+    held: dict[Place, Callable[[], Any]]
+    known: dict[int, Found]
+
+    def holds(self, place: Place, thing: Any) -> bool:
+        """True if this object was there."""
+        return place in self.held and self.held[place]() is thing
+
+    def knows(self, thing: Any, state: State) -> bool:
+        """True if this was the state of this object."""
+        found = self.known.get(id(thing))
+        return found is not None and found.there() is thing and found.state == state
+
+
+class NotGiven:
+    """Knows the objects of a script that have a state, beside the `parts` that Elastic was given."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._parts = list(parts)
+        self._modules = {id(one) for part in self._parts if hasattr(part, "modules") for one in part.modules()}
+        self._first = Seen({}, {})  # when the first loop began
+        self._prepared = Seen({}, {})  # what the script has made, or set, for this epoch
+        self._before: dict[int, Callable[[], Any]] = {}  # by identity: what was there when it began
+        self._stays: dict[Place, Callable[[], Any]] = {}  # and where the script does not set it before it reads it
+
+    def new_modules(self) -> list[tuple[str, Any]]:
+        """Return the modules of PyTorch beside the parts, such as a loss that counts, with their names; each once."""
+        found = []
+        for place, _, thing in self._things():
+            if hasattr(thing, "named_modules") and id(thing) not in self._modules:
+                found.append((place.name, thing))
+                self._modules.update(map(id, thing.modules()))
+        return found
+
+    def begin(self) -> None:
+        """Elastic is made, or its first loop begins: see what there is."""
+        self._first = self._look({place: thing for place, _, thing in self._things()})
+
+    def leaves(self) -> None:
+        """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
+        things = list(self._things())
+        self._prepared = Seen({}, {})
+        self._before = {id(thing): _reference(thing) for _, _, thing in things}
+        self._stays = {place: _reference(thing) for place, frame, thing in things if _is_read(frame, place)}
+
+    def prepared(self) -> None:
+        """The batches of an epoch begin: see what the script has made, or set, for them."""
+        there = {place: thing for place, _, thing in self._things()}
+        changed = {place: thing for place, thing in there.items() if self._stays.get(place, _nothing)() is not thing}
+        self._prepared = self._look(changed)
+
+    def refuse(self) -> None:
+        """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
+        parts = [(part, _state(part)) for part in self._parts]
+        kept = _addresses(state for _, state in parts)
+        for place, frame, thing in self._things():
+            if not self._is_kept(thing, kept, parts):
+                why = "changes in this training and would begin anew after a stop: give it to Elastic, too"
+            elif place in self._first.held and not any(
+                one.holds(place, thing) for one in (self._first, self._prepared)
+            ):
+                why = "is another one than when training began, and would not be after a stop: set it in each epoch"
+            else:
+                continue
+            if _is_read(frame, place):
+                raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
+
+    def _is_kept(self, thing: Any, kept: set[int], parts: Iterable[tuple[Any, State]]) -> bool:
+        """True of a part, of what has no state of its own, and of what a new start makes as it is now."""
+        if any(thing is part for part, _ in parts):
+            return True
+        now = _state(thing, kept)
+        known = self._first.knows(thing, now) or self._prepared.knows(thing, now)
+        return known or not now or _stands_for_one(thing, now, parts)
+
+    def _look(self, there: Mapping[Place, Any]) -> Seen:
+        """Return what is there, with the states of all that this epoch has made."""
+        kept = _addresses(map(_state, self._parts))
+        known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
+        return Seen(
+            {place: _reference(thing) for place, thing in there.items()},
+            {key: Found(_reference(thing), _state(thing, kept)) for key, thing in known.items()},
+        )
+
+    def _things(self) -> Iterator[tuple[Place, Frame, Any]]:
+        """Yield the objects with a state, and where they are."""
+        for frame in frames():
+            for name, value in list(frame.variables.items()):
+                for inner, thing in _within(name, value, DEPTH):
+                    yield Place(frame.key, inner), frame, thing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _is_read(frame: Frame, place: Place) -> bool:
+    """True if the script may read the variable that this is, or is in, before it sets it."""
+    return is_read(frame.frame, place.name.partition(".")[0].partition("[")[0])
+
+
+def _addresses(states: Iterable[State]) -> set[int]:
+    """Return where the tensors of the parts are: what else holds these has no state of its own in them."""
+    return {value.address for state in states for value in state.values() if isinstance(value, TensorNow)}
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # its class has slots
+        return lambda: thing
+
+
+def _stands_for_one(thing: Any, now: State, parts: Iterable[tuple[Any, State]]) -> bool:
+    """True of what is put around a part, or what a part was put around, as an optimizer by accelerate."""
+    return any(now == state and (holds(thing, part) or holds(part, thing)) for part, state in parts)
+
+
+def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the objects with a state in this value, with their names."""
+    if depth == 0 or type(value) in PLAIN or isinstance(value, type):
+        return
+    held: Iterable[tuple[str, Any]] = ()
+    if type(value) is dict:
+        held = ((f"{name}[{key!r}]", one) for key, one in value.items())
+    elif type(value) in (list, tuple):
+        held = ((f"{name}[{number}]", one) for number, one in enumerate(value))
+    elif _has_state(value):
+        yield name, value
+    elif is_own(type(value)) and hasattr(value, "__dict__"):
+        held = ((f"{name}.{key}", one) for key, one in vars(value).items())
+    for inner, one in list(itertools.islice(held, MOST_LOOKED_AT)):
+        yield from _within(inner, one, depth - 1)
+
+
+def _has_state(value: Any) -> bool:
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is not None and isinstance(value, (data.DataLoader, data.Sampler, data.Dataset)):
+        return False  # the order of samples is kept apart
+    if pytrees.is_of_nnx(value):
+        return True
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+class TensorNow(NamedTuple):
+    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show."""
+
+    address: int
+    version: int
+    numbers: str
+
+
+def _tensor_now(tensor: Any) -> TensorNow:
+    numbers = ""
+    if tensor.is_contiguous():
+        all_of_them = tensor.detach().view(-1)
+        every = -(-len(all_of_them) // MOST_NUMBERS)
+        numbers = repr(all_of_them[::every].tolist())
+    return TensorNow(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, numbers)
+
+
+def _state(thing: Any, kept: Iterable[int] = ()) -> State:
+    """Return the state of an object; of a module without the tensors at addresses that are `kept`."""
+    try:
+        if isinstance(thing, dict):
+            return dict(_leaves("", thing))
+        if pytrees.is_of_nnx(thing):
+            return {str(number): id(leaf) for number, leaf in enumerate(pytrees.of_nnx(thing))}
+        if not hasattr(thing, "named_modules"):
+            return dict(_leaves("", thing.state_dict()))
+        return {name: one for name, one in _of_module(thing) if getattr(one, "address", 0) not in kept}
+    except Exception:  # libraries raise what they like
+        return {}
+
+
+def _of_module(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from _leaves("", {**dict(module.named_parameters()), **dict(module.named_buffers())})
+    for name, one in module.named_modules():
+        sums = getattr(one, SUMS, None)
+        if isinstance(sums, dict):
+            yield from _leaves(name, {key: getattr(one, key) for key in sums})
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what changes when this value does, with its name."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(f"{name}.{key}", one)
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from _leaves(f"{name}.{number}", one)
+    elif type(value) in PLAIN:
+        yield name, value
+    elif hasattr(value, "data_ptr"):
+        if value.data_ptr():  # else it is empty
+            yield name, _tensor_now(value)
+    elif type(value).__name__ == "ndarray":
+        yield name, _digest_of_array(value)
+    else:
+        yield name, id(value)
+
+
+def _digest_of_array(array: Any) -> bytes:
+    """Return a checksum of an array of NumPy, of a large one that of some of its numbers."""
+    every = 1 if array.nbytes <= MOST_BYTES else -(-array.size // MOST_NUMBERS)
+    return hashlib.blake2b(repr(array.flat[::every].tolist()).encode(), digest_size=16).digest()
