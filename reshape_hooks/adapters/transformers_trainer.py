@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import pickle
 import shutil
 import time
@@ -334,6 +335,10 @@ class ElasticTrain:
         try:
             vars(args).update(settings)
             trainer._save_checkpoint(trainer.model, trial=None)
+            for state in folder.glob(f"{PREFIX}-*/trainer_state.json"):
+                # in which the library sorts the names of what was logged
+                kept = {**json.loads(state.read_text()), "log_history": trainer.state.log_history}
+                state.write_text(json.dumps(kept))
         finally:
             vars(args).update(were)
             trainer.state.best_model_checkpoint = best

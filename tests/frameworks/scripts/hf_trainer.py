@@ -52,7 +52,7 @@ result = trainer.train()
 print("after training", flush=True)
 sys.stdin.read()
 logged = [
-    sorted((name, value) for name, value in one.items() if "runtime" not in name and "second" not in name)
+    [(name, value) for name, value in one.items() if "runtime" not in name and "second" not in name]
     for one in trainer.state.log_history[:-1]
 ]
 print("measured", trainer.evaluate()["eval_loss"], result.training_loss, logged, sorted(os.listdir("out")), flush=True)
