@@ -24,6 +24,8 @@ KEPT = [
     (LIGHTNING, "accumulates"),
     (LIGHTNING, "averages"),
     (LIGHTNING, "by hand"),
+    (LIGHTNING, "loaders made anew"),
+    (LIGHTNING, "loaders made once"),
 ]
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),
@@ -35,6 +37,7 @@ REFUSED = [
         marks=pytest.mark.deep,
     ),
     (LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
+    (LOOP, "one that was not given", "beside (Linear) changes in this training"),
     (HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
     pytest.param(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}", marks=pytest.mark.deep),
 ]

@@ -65,6 +65,8 @@ OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts
 OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly"
 SHARDED = "frameworks/test_jax.py::test_arrays_over_all_devices_go_on_over_those_that_there_are_now"
 
+NOT_GIVEN = "unit/hooks/test_not_given.py::test_what_changes_and_was_not_given_is_named_once_and_never_announced"
+REHEARSED = "frameworks/test_rehearsed.py::test_what_the_pages_call_lost_is_found_by_a_rehearsal"
 TRAINED = "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_frozen_stays_so"
 ANOTHER = "frameworks/test_changed_parts.py::test_what_a_new_start_would_not_make_again_is_said_and_trains_on"
 AHEAD = "unit/hooks/test_cursor.py::test_a_batch_fetched_before_a_stop_is_made_again_from_what_its_collator_was"
@@ -144,7 +146,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_a_deadline_that_is_the_same_at_each_start_stays_where_it_is",
         ],
         "which parameters are trained": [TRAINED],
-        "plain attributes of the model": [f"{OWN} # torch_own.py"],
+        "plain attributes of the script's own": [f"{OWN} # torch_own.py", TRAINED],
         "arrays and keys of JAX": [f"{OF_JAX} # jax_variables.py"],
         "what the script prepares in an epoch": [
             "unit/hooks/test_elastic.py::test_what_an_epoch_prepares_before_its_batches_is_done_once"
@@ -165,6 +167,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
         "another optimizer, scheduler or model": [ANOTHER],
+        "an optimizer, a scheduler, a metric": [NOT_GIVEN, f"{ANOTHER} # one that was not given"],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
         "what follows the batches": [f"{CHANGED} # what follows an epoch runs again"],
@@ -180,7 +183,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_own_attributes.py::"
             "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
         ],
-        "larger tensors": [f"{CHANGED} # a large tensor begins anew"],
+        "larger tensors": [f"{CHANGED} # a large tensor begins anew", REHEARSED],
     },
     "hugging-face.md": {
         "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],
@@ -198,6 +201,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what a collator or data set": [AHEAD],
         "`persistent_workers=True`": [f"{WORKERS} # two-that-stay"],
         "parameter groups that an optimizer gets": [f"{ANOTHER} # another group"],
+        "Lightning: loaders that a module": [f"{TRAINED} # loaders made anew", f"{TRAINED} # loaders made once"],
         "Hugging Face: the patience": [f"{OWN} # one stops early"],
         "variables of the script": [f"{OWN} # hf_own.py"],
         "`SFTTrainer` of TRL": [
@@ -247,6 +251,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "test_one_that_would_not_go_on_is_not_saved_which_is_said_before_the_first_stop"
         ],
         "a `TrainState` of Flax": [f"{OF_JAX} # equinox"],
+        "modules, optimizers, metrics": [f"{OF_JAX} # nnx"],
+        "those that the loop changes": [f"{NOT_GIVEN} # other (Part)"],
         "arrays that are split": [SHARDED],
         "variables of Python": [VARIABLES, "unit/hooks/test_files.py"],
         "several processes": [
@@ -256,7 +262,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "data whose order may": [ORDER],
         "what cannot be pickled": [UNTRIED],
         "variables that the loop has not": [UNCHANGED],
-        "large arrays in variables": [f"{SHARDED} # what is large and in no dictionary begins anew"],
+        "large arrays in variables": [f"{SHARDED} # what is large and in no dictionary begins anew", REHEARSED],
     },
 }  # fmt: skip
 
