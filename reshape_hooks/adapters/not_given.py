@@ -17,6 +17,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
@@ -121,7 +122,7 @@ class NotGiven:
 
     def _is_kept(self, thing: Any, kept: set[int], parts: Iterable[tuple[Any, State]]) -> bool:
         """True of a part, of what has no state of its own, and of what a new start makes as it is now."""
-        if any(thing is part for part, _ in parts):
+        if any(thing is part or _keeps(part, thing) for part, _ in parts):
             return True
         now = _state(thing, kept)
         known = self._first.knows(thing, now) or self._prepared.knows(thing, now)
@@ -170,9 +171,17 @@ def _stands_for_one(thing: Any, now: State, parts: Iterable[tuple[Any, State]]) 
     return any(now == state and (holds(thing, part) or holds(part, thing)) for part, state in parts)
 
 
+def _keeps(part: Any, thing: Any) -> bool:
+    """True of an object within a part of the script's own class, whose `state_dict` gives what it wants to keep."""
+    if not (is_own(type(part)) and hasattr(part, "__dict__")) or hasattr(part, "named_modules"):
+        return False
+    inner = itertools.chain.from_iterable(_within(name, one, DEPTH) for name, one in vars(part).items())
+    return any(one is thing for _, one in inner)
+
+
 def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the objects with a state in this value, with their names."""
-    if depth == 0 or type(value) in PLAIN or isinstance(value, type):
+    if depth == 0 or type(value) in PLAIN or isinstance(value, (type, ModuleType)):
         return
     held: Iterable[tuple[str, Any]] = ()
     if type(value) is dict:
@@ -181,6 +190,8 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         held = ((f"{name}[{number}]", one) for number, one in enumerate(value))
     elif _has_state(value):
         yield name, value
+        if hasattr(value, "named_modules") and is_own(type(value)):  # which does not save what is no module
+            held = ((f"{name}.{key}", one) for key, one in vars(value).items() if key[0] != "_")
     elif is_own(type(value)) and hasattr(value, "__dict__"):
         held = ((f"{name}.{key}", one) for key, one in vars(value).items())
     for inner, one in list(itertools.islice(held, MOST_LOOKED_AT)):
@@ -193,24 +204,31 @@ def _has_state(value: Any) -> bool:
         return False  # the order of samples is kept apart
     if pytrees.is_of_nnx(value):
         return True
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    kind = type(value)  # not the object, which may stand for a distant one
+    return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
 
 
-class TensorNow(NamedTuple):
-    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show."""
+class TensorNow:
+    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show.
 
-    address: int
-    version: int
-    numbers: str
+    A copy of it with the same numbers is equal: some objects give copies as their state.
+    """
 
+    def __init__(self, tensor: Any) -> None:
+        self.address = tensor.data_ptr()
+        self.version = 0 if tensor.is_inference() else tensor._version
+        self.numbers = ""
+        if tensor.is_contiguous():
+            all_of_them = tensor.detach().view(-1)
+            every = -(-len(all_of_them) // MOST_NUMBERS)
+            self.numbers = repr(all_of_them[::every].tolist())
 
-def _tensor_now(tensor: Any) -> TensorNow:
-    numbers = ""
-    if tensor.is_contiguous():
-        all_of_them = tensor.detach().view(-1)
-        every = -(-len(all_of_them) // MOST_NUMBERS)
-        numbers = repr(all_of_them[::every].tolist())
-    return TensorNow(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, numbers)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorNow) or self.numbers != other.numbers:
+            return False
+        return self.address != other.address or self.version == other.version
+
+    __hash__ = None  # type: ignore[assignment]  # it is only compared
 
 
 def _state(thing: Any, kept: Iterable[int] = ()) -> State:
@@ -247,11 +265,11 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
     elif hasattr(value, "data_ptr"):
         if value.data_ptr():  # else it is empty
-            yield name, _tensor_now(value)
+            yield name, TensorNow(value)
     elif type(value).__name__ == "ndarray":
         yield name, _digest_of_array(value)
-    else:
-        yield name, id(value)
+    else:  # a number of NumPy, or what shows no change
+        yield name, value.item() if hasattr(value, "item") else type(value).__qualname__
 
 
 def _digest_of_array(array: Any) -> bytes:

@@ -21,11 +21,17 @@ class Part:
 class Wraps(Part):
     def __init__(self, part): self.part = part
     numbers = property(lambda self: self.part.numbers)
+class Copies(Part):
+    def state_dict(self): return {"numbers": list(self.numbers), "more": object()}
+class Holds(Part):
+    def __init__(self, numbers): self.numbers, self.inner = numbers, Part([1])
+    def state_dict(self): return {"inner": self.inner.state_dict(), **super().state_dict()}
 class Agent:
     def __init__(self): self.inner = {"all": [Part([5])]}
-given, other, best, meter = Part([0]), Part([7]), None, Part([0])
+given, other, best, copies, holds = Part([0]), Part([7]), None, Copies([1]), Holds([2])
+within = holds.inner
 wraps = Wraps(given)
-state = reshape_hooks.Elastic(given=given)
+state = reshape_hooks.Elastic(given=given, holds=holds)
 agent = Agent()
 """
 LOOP = """
@@ -55,6 +61,8 @@ KEPT = {
     "what does not change": "other.state_dict()",
     "what is made before it is used": "made = Part([0]); made.step()",
     "what is put around a part": "wraps.state_dict()",
+    "what gives a copy of its state": "copies.state_dict()",
+    "what a part holds and keeps": "within.step()",
 }
 
 
