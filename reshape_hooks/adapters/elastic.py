@@ -72,8 +72,9 @@ class Elastic:
 
     def __init__(self, **parts: Any) -> None:
         for name, part in parts.items():
-            stateful = hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
-            if not (stateful or isinstance(part, dict) or pytrees.is_of_nnx(part)):
+            if isinstance(part, dict) or pytrees.is_of_nnx(part):
+                continue
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 kind = type(part).__name__
                 raise TypeError(f"{name} is a {kind}: Elastic keeps dictionaries, and objects that have a state_dict")
         try:

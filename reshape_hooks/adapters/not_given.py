@@ -72,7 +72,7 @@ class NotGiven:
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self._parts = list(parts)
-        self._modules = {id(one) for part in self._parts if hasattr(part, "modules") for one in part.modules()}
+        self._modules = {id(one) for part in self._parts if _is_module(part) for one in part.modules()}
         self._first = Seen({}, {})  # when the first loop began
         self._prepared = Seen({}, {})  # what the script has made, or set, for this epoch
         self._before: dict[int, Callable[[], Any]] = {}  # by identity: what was there when it began
@@ -82,7 +82,7 @@ class NotGiven:
         """Return the modules of PyTorch beside the parts, such as a loss that counts, with their names; each once."""
         found = []
         for place, _, thing in self._things():
-            if hasattr(thing, "named_modules") and id(thing) not in self._modules:
+            if _is_module(thing) and id(thing) not in self._modules:
                 found.append((place.name, thing))
                 self._modules.update(map(id, thing.modules()))
         return found
@@ -106,31 +106,32 @@ class NotGiven:
 
     def refuse(self) -> None:
         """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
-        parts = [(part, _state(part)) for part in self._parts]
-        kept = _addresses(state for _, state in parts)
+        kept = _addresses(self._parts)
         for place, frame, thing in self._things():
-            if not self._is_kept(thing, kept, parts):
+            if not self._is_kept(thing, kept):
                 why = "changes in this training and would begin anew after a stop: give it to Elastic, too"
-            elif place in self._first.held and not any(
-                one.holds(place, thing) for one in (self._first, self._prepared)
-            ):
+            elif self._is_another(place, thing):
                 why = "is another one than when training began, and would not be after a stop: set it in each epoch"
             else:
                 continue
             if _is_read(frame, place):
                 raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
 
-    def _is_kept(self, thing: Any, kept: set[int], parts: Iterable[tuple[Any, State]]) -> bool:
+    def _is_kept(self, thing: Any, kept: set[int]) -> bool:
         """True of a part, of what has no state of its own, and of what a new start makes as it is now."""
-        if any(thing is part or _keeps(part, thing) for part, _ in parts):
+        if any(thing is part or _keeps(part, thing) for part in self._parts):
             return True
         now = _state(thing, kept)
         known = self._first.knows(thing, now) or self._prepared.knows(thing, now)
-        return known or not now or _stands_for_one(thing, now, parts)
+        return known or not now or any(_stands_for(part, thing, now) for part in self._parts)
+
+    def _is_another(self, place: Place, thing: Any) -> bool:
+        """True where the script has put another object, which a new start would not do by this step."""
+        return place in self._first.held and not (self._first.holds(place, thing) or self._prepared.holds(place, thing))
 
     def _look(self, there: Mapping[Place, Any]) -> Seen:
         """Return what is there, with the states of all that this epoch has made."""
-        kept = _addresses(map(_state, self._parts))
+        kept = _addresses(self._parts)
         known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
         return Seen(
             {place: _reference(thing) for place, thing in there.items()},
@@ -154,9 +155,10 @@ def _is_read(frame: Frame, place: Place) -> bool:
     return is_read(frame.frame, place.name.partition(".")[0].partition("[")[0])
 
 
-def _addresses(states: Iterable[State]) -> set[int]:
+def _addresses(parts: Iterable[Any]) -> set[int]:
     """Return where the tensors of the parts are: what else holds these has no state of its own in them."""
-    return {value.address for state in states for value in state.values() if isinstance(value, TensorNow)}
+    leaves = itertools.chain.from_iterable(_leaves_of(part) for part in parts)
+    return {leaf.data_ptr() for _, leaf in leaves if hasattr(leaf, "data_ptr")}
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
@@ -166,14 +168,14 @@ def _reference(thing: Any) -> Callable[[], Any]:
         return lambda: thing
 
 
-def _stands_for_one(thing: Any, now: State, parts: Iterable[tuple[Any, State]]) -> bool:
+def _stands_for(part: Any, thing: Any, now: State) -> bool:
     """True of what is put around a part, or what a part was put around, as an optimizer by accelerate."""
-    return any(now == state and (holds(thing, part) or holds(part, thing)) for part, state in parts)
+    return (holds(thing, part) or holds(part, thing)) and now == _state(part)
 
 
 def _keeps(part: Any, thing: Any) -> bool:
     """True of an object within a part of the script's own class, whose `state_dict` gives what it wants to keep."""
-    if not (is_own(type(part)) and hasattr(part, "__dict__")) or hasattr(part, "named_modules"):
+    if not (is_own(type(part)) and hasattr(part, "__dict__")) or _is_module(part):
         return False
     inner = itertools.chain.from_iterable(_within(name, one, DEPTH) for name, one in vars(part).items())
     return any(one is thing for _, one in inner)
@@ -190,12 +192,18 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         held = ((f"{name}[{number}]", one) for number, one in enumerate(value))
     elif _has_state(value):
         yield name, value
-        if hasattr(value, "named_modules") and is_own(type(value)):  # which does not save what is no module
+        if _is_module(value) and is_own(type(value)):  # which does not save what is no module
             held = ((f"{name}.{key}", one) for key, one in vars(value).items() if key[0] != "_")
     elif is_own(type(value)) and hasattr(value, "__dict__"):
         held = ((f"{name}.{key}", one) for key, one in vars(value).items())
     for inner, one in list(itertools.islice(held, MOST_LOOKED_AT)):
         yield from _within(inner, one, depth - 1)
+
+
+def _is_module(value: Any) -> bool:
+    """True of a module of PyTorch; keys of Flax NNX, which have every attribute, are asked for none."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _has_state(value: Any) -> bool:
@@ -231,21 +239,48 @@ class TensorNow:
     __hash__ = None  # type: ignore[assignment]  # it is only compared
 
 
+class OfJaxNow:
+    """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
+
+    def __init__(self, array: Any) -> None:
+        self.there = _reference(array)
+        self.numbers = None
+        if array.nbytes <= MOST_BYTES and not hasattr(array.dtype, "_impl"):  # no key
+            self.numbers = _digest_of_array(sys.modules["numpy"].asarray(array))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OfJaxNow):
+            return False
+        there = self.there()
+        same = there is not None and there is other.there()
+        return same or (self.numbers is not None and self.numbers == other.numbers)
+
+    __hash__ = None  # type: ignore[assignment]  # it is only compared
+
+
 def _state(thing: Any, kept: Iterable[int] = ()) -> State:
     """Return the state of an object; of a module without the tensors at addresses that are `kept`."""
+    state = {name: _now(leaf) for name, leaf in _leaves_of(thing)}
+    if not _is_module(thing):
+        return state
+    return {name: one for name, one in state.items() if getattr(one, "address", 0) not in kept}
+
+
+def _leaves_of(thing: Any) -> list[tuple[str, Any]]:
+    """Return the numbers, words, tensors and arrays of the state of an object, with their names."""
     try:
         if isinstance(thing, dict):
-            return dict(_leaves("", thing))
+            return list(_leaves("", thing))
         if pytrees.is_of_nnx(thing):
-            return {str(number): id(leaf) for number, leaf in enumerate(pytrees.of_nnx(thing))}
-        if not hasattr(thing, "named_modules"):
-            return dict(_leaves("", thing.state_dict()))
-        return {name: one for name, one in _of_module(thing) if getattr(one, "address", 0) not in kept}
+            return [(str(number), leaf) for number, leaf in enumerate(pytrees.of_nnx(thing))]
+        if _is_module(thing):
+            return list(_leaves_of_module(thing))
+        return list(_leaves("", thing.state_dict()))
     except Exception:  # libraries raise what they like
-        return {}
+        return []
 
 
-def _of_module(module: Any) -> Iterator[tuple[str, Any]]:
+def _leaves_of_module(module: Any) -> Iterator[tuple[str, Any]]:
     yield from _leaves("", {**dict(module.named_parameters()), **dict(module.named_buffers())})
     for name, one in module.named_modules():
         sums = getattr(one, SUMS, None)
@@ -254,22 +289,28 @@ def _of_module(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what changes when this value does, with its name."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _leaves(f"{name}.{key}", one)
     elif isinstance(value, (list, tuple)):
         for number, one in enumerate(value):
             yield from _leaves(f"{name}.{number}", one)
-    elif type(value) in PLAIN:
+    elif not hasattr(value, "data_ptr") or value.data_ptr():  # else it is empty
         yield name, value
-    elif hasattr(value, "data_ptr"):
-        if value.data_ptr():  # else it is empty
-            yield name, TensorNow(value)
-    elif type(value).__name__ == "ndarray":
-        yield name, _digest_of_array(value)
-    else:  # a number of NumPy, or what shows no change
-        yield name, value.item() if hasattr(value, "item") else type(value).__qualname__
+
+
+def _now(leaf: Any) -> Any:
+    """Return what is another value once this one has changed."""
+    jax: Any = sys.modules.get("jax")
+    if hasattr(leaf, "data_ptr"):
+        return TensorNow(leaf)
+    if jax is not None and isinstance(leaf, jax.Array):
+        return OfJaxNow(leaf)
+    if type(leaf).__name__ == "ndarray":
+        return _digest_of_array(leaf)
+    if type(leaf) in PLAIN:
+        return leaf
+    return leaf.item() if hasattr(leaf, "item") else type(leaf).__qualname__
 
 
 def _digest_of_array(array: Any) -> bytes:

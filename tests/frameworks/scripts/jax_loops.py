@@ -57,20 +57,21 @@ class Net(flax.nnx.Module):
 
 
 def of_nnx():
-    """Train what changes in place: a model with statistics and random numbers, an optimizer, a metric."""
+    """Train what changes in place: a model with statistics, an optimizer, a metric, keys; beside a frozen teacher."""
     nnx = flax.nnx
-    model = Net(nnx.Rngs(0))
+    keys = nnx.Rngs(data=7)
+    model, teacher = Net(nnx.Rngs(0)), nnx.Linear(8, 1, rngs=nnx.Rngs(1))
     optimizer, mean = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), nnx.metrics.Average("loss")
 
     @nnx.jit
-    def step(model, optimizer, x):
-        loss, grads = nnx.value_and_grad(lambda net: ((net(x) - x.sum(1, keepdims=True)) ** 2).mean())(model)
+    def step(model, optimizer, teacher, x):
+        loss, grads = nnx.value_and_grad(lambda net: ((net(x) - teacher(x)) ** 2).mean())(model)
         optimizer.update(model, grads)
         return loss
 
-    state = reshape_hooks.Elastic(model=model, optimizer=optimizer, mean=mean)
-    for number in state.steps(20):
-        mean.update(loss=step(model, optimizer, jax.random.normal(jax.random.key(number), (16, 8))))
+    state = reshape_hooks.Elastic(model=model, optimizer=optimizer, mean=mean, keys=keys)
+    for _ in state.steps(20):
+        mean.update(loss=step(model, optimizer, teacher, jax.random.normal(keys.data(), (16, 8))))
     print("measured", mean.compute(), model.norm.mean[...].tolist(), model.last.kernel[...].tolist(), flush=True)
 
 
