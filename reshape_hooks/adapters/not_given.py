@@ -109,9 +109,11 @@ class NotGiven:
         kept = _addresses(self._parts)
         for place, frame, thing in self._things():
             if not self._is_kept(thing, kept):
-                why = "changes in this training and would begin anew after a stop: give it to Elastic, too"
+                why = "changes during training, and a restart would reset it: give it to Elastic, too"
             elif self._is_another(place, thing):
-                why = "is another one than when training began, and would not be after a stop: set it in each epoch"
+                why = (
+                    "is not what it was when training began, and a restart would bring that back: set it in each epoch"
+                )
             else:
                 continue
             if _is_read(frame, place):
@@ -239,7 +241,7 @@ class TensorNow:
     __hash__ = None  # type: ignore[assignment]  # it is only compared
 
 
-class OfJaxNow:
+class ArrayNow:
     """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
 
     def __init__(self, array: Any) -> None:
@@ -249,7 +251,7 @@ class OfJaxNow:
             self.numbers = _digest_of_array(sys.modules["numpy"].asarray(array))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, OfJaxNow):
+        if not isinstance(other, ArrayNow):
             return False
         there = self.there()
         same = there is not None and there is other.there()
@@ -272,7 +274,7 @@ def _leaves_of(thing: Any) -> list[tuple[str, Any]]:
         if isinstance(thing, dict):
             return list(_leaves("", thing))
         if pytrees.is_of_nnx(thing):
-            return [(str(number), leaf) for number, leaf in enumerate(pytrees.of_nnx(thing))]
+            return [(str(number), leaf) for number, leaf in enumerate(pytrees.leaves_of_nnx(thing))]
         if _is_module(thing):
             return list(_leaves_of_module(thing))
         return list(_leaves("", thing.state_dict()))
@@ -305,7 +307,7 @@ def _now(leaf: Any) -> Any:
     if hasattr(leaf, "data_ptr"):
         return TensorNow(leaf)
     if jax is not None and isinstance(leaf, jax.Array):
-        return OfJaxNow(leaf)
+        return ArrayNow(leaf)
     if type(leaf).__name__ == "ndarray":
         return _digest_of_array(leaf)
     if type(leaf) in PLAIN:

@@ -42,7 +42,7 @@ class OfNnx:
 
     def state_dict(self) -> list[Any]:
         """Return the leaves of its state."""
-        return [_leaf(sys.modules["jax"], one) for one in of_nnx(self.thing)]
+        return [_leaf(sys.modules["jax"], one) for one in leaves_of_nnx(self.thing)]
 
     def load_state_dict(self, saved: list[Any]) -> None:
         """Take a state. Raises CheckpointError if it does not fit."""
@@ -56,7 +56,7 @@ def is_of_nnx(value: Any) -> bool:
     return nnx is not None and isinstance(value, (nnx.Module, nnx.Optimizer, nnx.Metric, nnx.Rngs))
 
 
-def of_nnx(thing: Any) -> list[Any]:
+def leaves_of_nnx(thing: Any) -> list[Any]:
     """Return the arrays and keys of such an object."""
     leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(sys.modules["flax.nnx"].state(thing))
     return leaves

@@ -37,7 +37,7 @@ REFUSED = [
         marks=pytest.mark.deep,
     ),
     (LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
-    (LOOP, "one that was not given", "beside (Linear) changes in this training"),
+    (LOOP, "one that was not given", "beside (Linear) changes during training"),
     (HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
     pytest.param(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}", marks=pytest.mark.deep),
 ]

@@ -252,7 +252,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "a `TrainState` of Flax": [f"{OF_JAX} # equinox"],
         "modules, optimizers, metrics": [f"{OF_JAX} # nnx"],
-        "those that the loop changes": [f"{NOT_GIVEN} # other (Part)"],
+        "modules and optimizers of Flax NNX": [f"{NOT_GIVEN} # other (Part)"],
         "arrays that are split": [SHARDED],
         "variables of Python": [VARIABLES, "unit/hooks/test_files.py"],
         "several processes": [

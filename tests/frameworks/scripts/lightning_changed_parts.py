@@ -89,12 +89,12 @@ class Draws(lightning.LightningDataModule):
 
 
 class Validates(Net):
-    def validation_step(self, batch, _):
-        self.log("validated", super().training_step(batch, _))
-
     def __init__(self):
         super().__init__()
         self.validated = []
+
+    def validation_step(self, batch, _):
+        self.log("validated", super().training_step(batch, _))
 
     def on_validation_epoch_end(self):
         self.validated.append(round(self.trainer.callback_metrics["validated"].item(), 6))

@@ -81,8 +81,8 @@ def test_what_changes_and_was_not_given_is_named_once_and_never_announced(
 ) -> None:
     printed, told = ended(tmp_path, change)
     assert told.splitlines() == [
-        f"reshape: this training could not be saved and goes on: {name} changes in this training and would begin anew "
-        "after a stop: give it to Elastic, too"
+        f"reshape: this training could not be saved and goes on: {name} changes during training, and a restart would "
+        "reset it: give it to Elastic, too"
     ]
     assert "[9]" in printed.splitlines()[-1], "it trains to its end"
     assert not [line for line in (tmp_path / "announce").read_text().splitlines() if line.startswith("SIGUSR1")]
@@ -97,7 +97,7 @@ def test_what_a_new_start_makes_again_is_no_reason_to_keep_gpus(change: str, tmp
 
 def test_a_loop_whose_epochs_have_a_meter_of_their_own_can_be_stopped_between_them(tmp_path: Path) -> None:
     printed, told = ended(tmp_path, "meter_of_epoch.step(); assert meter_of_epoch.numbers")
-    assert "meter_of_epoch (Part) changes in this training" in told
+    assert "meter_of_epoch (Part) changes during training" in told
     lines = [line.split()[0] for line in (tmp_path / "announce").read_text().splitlines()]
     assert "SIGUSR1" in lines
     assert printed
@@ -105,7 +105,7 @@ def test_a_loop_whose_epochs_have_a_meter_of_their_own_can_be_stopped_between_th
 
 def test_a_part_that_takes_the_place_of_another_for_good_is_said(tmp_path: Path) -> None:
     printed, told = ended(tmp_path / "once", "if epoch == 1: now = fast", SWITCHES)
-    assert "could not be saved and goes on: now (Part) is another one than when training began" in told
+    assert "could not be saved and goes on: now (Part) is not what it was when training began" in told
     assert printed.splitlines()[-1] == "[3] [6]"
     _, told = ended(tmp_path / "in each epoch", "now = fast if epoch else slow", SWITCHES)
     assert not told
