@@ -95,10 +95,8 @@ class Elastic:
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
-        self._looked = False  # at what the script has beside the parts
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
-        self._not_given.begin()
         self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
         self._variables = Variables(self._apart, objects=self._objects)
         self._gradients = Gradients(self._parts)
@@ -130,8 +128,7 @@ class Elastic:
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
-        self._rebound.look()
-        self._look_beside()
+        self._look_at_script()
         self._variables.leave(self._rebound.now_or_given().values())
         self._variables.begin(self._begun.get("variables"))
         went_on.append((self._epoch, self._step))
@@ -142,7 +139,7 @@ class Elastic:
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
-            self._not_given.leaves()
+            self._not_given.epoch_begins()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -222,8 +219,7 @@ class Elastic:
         What the script has done since its epoch began it had done before the stop, too.
         """
         self._restore_files()
-        self._rebound.look()
-        self._look_beside()
+        self._look_at_script()
         saved, self._saved_parts = self._saved_parts, {}
         dictionaries = self._rebound.now_or_given()
         self._variables.leave(dictionaries.values())
@@ -243,14 +239,11 @@ class Elastic:
         went_on.append((done, self._step))
         vars(builtins)["enumerate"] = enumerate_
 
-    def _look_beside(self) -> None:
-        """The first loop begins, or the batches of an epoch: see what the script has made beside the parts."""
-        if self._looked:
-            self._not_given.prepared()
-        else:
-            self._not_given.begin()
-        self._looked = True
-        self._variables.add(_with_attributes(self._not_given.new_modules()))
+    def _look_at_script(self) -> None:
+        """A loop begins: see what holds the parts, and what the script has made beside them."""
+        self._rebound.look()
+        self._not_given.loop_begins()
+        self._variables.add_objects(_with_attributes(self._not_given.new_modules()))
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
@@ -322,7 +315,7 @@ class Elastic:
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         self._trained.refuse_later_groups()
-        self._not_given.refuse()
+        self._not_given.refuse_changed()
         return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:

@@ -123,12 +123,12 @@ class ElasticFit:
         trainer.callbacks.insert(0, self.callback)
         if self._catches_up() and self.loop.max_steps != -1:
             self.loop.max_steps += 1  # else the validation after its last step were not done
-        self.sources.watch()
+        self.sources.watch_requests()
         try:
             with self.cursor:
                 theirs()
         finally:
-            self.sources.leave()
+            self.sources.stop_watching()
             self.loop.__dict__.pop("advance", None)
             trainer.callbacks.remove(self.callback)
         if "finished" in self.extras:
@@ -146,7 +146,8 @@ class ElasticFit:
 
     def _of_script(self) -> Variables:
         """Return the variables of the script and of its own objects that the Trainer holds, as they are now."""
-        trainer, module = self.trainer, self.trainer.lightning_module
+        trainer = self.trainer
+        module = trainer.lightning_module
         data = getattr(trainer, "datamodule", None)
         callbacks = [one for one in trainer.callbacks if one is not self.callback]
         objects = [
@@ -190,7 +191,7 @@ class ElasticFit:
     def on_fit_start(self, _trainer: Any, _module: Any) -> None:
         """Look at the script's objects before they make a loader."""
         self.variables = self._of_script()
-        self.sources.begin(self.variables)
+        self.sources.keep_by(self.variables)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         from reshape_hooks.adapters import order
@@ -205,7 +206,7 @@ class ElasticFit:
             return session.tell_left_alone(why)
         self.run = session.of_process()
         assert self.variables is not None
-        self.variables.add(own_attributes.of_script("data", [None, loaders[0].dataset]))
+        self.variables.add_objects(own_attributes.of_script("data", [None, loaders[0].dataset]))
         self.variables.leave(trainer.optimizers)
         self.trained = TrainedParts(_trained(trainer, module))
         self.settings = _settings(trainer)
@@ -277,7 +278,7 @@ class ElasticFit:
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
-        self.sources.resumed()
+        self.sources.epoch_goes_on()
         self.trained.restore(extras.get("trained", {}))  # not in checkpoints of older versions
         _restore_settings(self.trainer, extras.get("settings", {}))
         _average_again(self.trainer)

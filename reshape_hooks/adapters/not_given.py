@@ -45,14 +45,15 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the script holds an object: `name` of a variable, with attributes and items, in a function."""
+    """Says where the script holds an object: in a variable of a function. `name`: with its attributes and items."""
 
     function: Key
+    variable: str
     name: str
 
 
 class Seen(NamedTuple):
-    """What a new start makes again: which object is at which place, and what the state of each is, by identity."""
+    """Holds what a new start makes again: which object is at which place, and the state of each by identity."""
 
     held: dict[Place, Callable[[], Any]]
     known: dict[int, Found]
@@ -73,10 +74,11 @@ class NotGiven:
     def __init__(self, parts: Iterable[Any]) -> None:
         self._parts = list(parts)
         self._modules = {id(one) for part in self._parts if _is_module(part) for one in part.modules()}
-        self._first = Seen({}, {})  # when the first loop began
+        self._looped = False  # whether a loop has begun
         self._prepared = Seen({}, {})  # what the script has made, or set, for this epoch
         self._before: dict[int, Callable[[], Any]] = {}  # by identity: what was there when it began
         self._stays: dict[Place, Callable[[], Any]] = {}  # and where the script does not set it before it reads it
+        self._first = self._seen_now(self._places())  # when Elastic was made, then when the first loop began
 
     def new_modules(self) -> list[tuple[str, Any]]:
         """Return the modules of PyTorch beside the parts, such as a loss that counts, with their names; each once."""
@@ -87,28 +89,29 @@ class NotGiven:
                 self._modules.update(map(id, thing.modules()))
         return found
 
-    def begin(self) -> None:
-        """Elastic is made, or its first loop begins: see what there is."""
-        self._first = self._look({place: thing for place, _, thing in self._things()})
+    def loop_begins(self) -> None:
+        """The first loop begins, or the batches of an epoch: see what the script has made, or set, for them."""
+        there = self._places()
+        if not self._looped:
+            self._looped = True
+            self._first = self._seen_now(there)
+            return
+        changed = {place: thing for place, thing in there.items() if self._stays.get(place, _nothing)() is not thing}
+        self._prepared = self._seen_now(changed)
 
-    def leaves(self) -> None:
+    def epoch_begins(self) -> None:
         """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
         things = list(self._things())
         self._prepared = Seen({}, {})
         self._before = {id(thing): _reference(thing) for _, _, thing in things}
         self._stays = {place: _reference(thing) for place, frame, thing in things if _is_read(frame, place)}
 
-    def prepared(self) -> None:
-        """The batches of an epoch begin: see what the script has made, or set, for them."""
-        there = {place: thing for place, _, thing in self._things()}
-        changed = {place: thing for place, thing in there.items() if self._stays.get(place, _nothing)() is not thing}
-        self._prepared = self._look(changed)
-
-    def refuse(self) -> None:
+    def refuse_changed(self) -> None:
         """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
         kept = _addresses(self._parts)
+        given = {id(part) for part in self._parts} | _identities_within(self._parts)
         for place, frame, thing in self._things():
-            if not self._is_kept(thing, kept):
+            if not (id(thing) in given or self._is_kept(thing, kept)):
                 why = "changes during training, and a restart would reset it: give it to Elastic, too"
             elif self._is_another(place, thing):
                 why = (
@@ -120,10 +123,8 @@ class NotGiven:
                 raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
 
     def _is_kept(self, thing: Any, kept: set[int]) -> bool:
-        """True of a part, of what has no state of its own, and of what a new start makes as it is now."""
-        if any(thing is part or _keeps(part, thing) for part in self._parts):
-            return True
-        now = _state(thing, kept)
+        """True of what has no state of its own, and of what a new start makes as it is now."""
+        now = _state_of(thing, kept)
         known = self._first.knows(thing, now) or self._prepared.knows(thing, now)
         return known or not now or any(_stands_for(part, thing, now) for part in self._parts)
 
@@ -131,21 +132,24 @@ class NotGiven:
         """True where the script has put another object, which a new start would not do by this step."""
         return place in self._first.held and not (self._first.holds(place, thing) or self._prepared.holds(place, thing))
 
-    def _look(self, there: Mapping[Place, Any]) -> Seen:
+    def _seen_now(self, there: Mapping[Place, Any]) -> Seen:
         """Return what is there, with the states of all that this epoch has made."""
         kept = _addresses(self._parts)
         known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
         return Seen(
             {place: _reference(thing) for place, thing in there.items()},
-            {key: Found(_reference(thing), _state(thing, kept)) for key, thing in known.items()},
+            {key: Found(_reference(thing), _state_of(thing, kept)) for key, thing in known.items()},
         )
+
+    def _places(self) -> dict[Place, Any]:
+        return {place: thing for place, _, thing in self._things()}
 
     def _things(self) -> Iterator[tuple[Place, Frame, Any]]:
         """Yield the objects with a state, and where they are."""
         for frame in frames():
             for name, value in list(frame.variables.items()):
-                for inner, thing in _within(name, value, DEPTH):
-                    yield Place(frame.key, inner), frame, thing
+                for inner, thing in _stateful_within(name, value, DEPTH):
+                    yield Place(frame.key, name, inner), frame, thing
 
 
 def _nothing() -> None:
@@ -154,7 +158,7 @@ def _nothing() -> None:
 
 def _is_read(frame: Frame, place: Place) -> bool:
     """True if the script may read the variable that this is, or is in, before it sets it."""
-    return is_read(frame.frame, place.name.partition(".")[0].partition("[")[0])
+    return is_read(frame.frame, place.variable)
 
 
 def _addresses(parts: Iterable[Any]) -> set[int]:
@@ -172,18 +176,20 @@ def _reference(thing: Any) -> Callable[[], Any]:
 
 def _stands_for(part: Any, thing: Any, now: State) -> bool:
     """True of what is put around a part, or what a part was put around, as an optimizer by accelerate."""
-    return (holds(thing, part) or holds(part, thing)) and now == _state(part)
+    return (holds(thing, part) or holds(part, thing)) and now == _state_of(part)
 
 
-def _keeps(part: Any, thing: Any) -> bool:
-    """True of an object within a part of the script's own class, whose `state_dict` gives what it wants to keep."""
-    if not (is_own(type(part)) and hasattr(part, "__dict__")) or _is_module(part):
-        return False
-    inner = itertools.chain.from_iterable(_within(name, one, DEPTH) for name, one in vars(part).items())
-    return any(one is thing for _, one in inner)
+def _identities_within(parts: Iterable[Any]) -> set[int]:
+    """Return which objects are within parts of the script's own classes, whose `state_dict` gives what is to be kept.
+
+    That of a module gives modules only.
+    """
+    trusted = [part for part in parts if is_own(type(part)) and hasattr(part, "__dict__") and not _is_module(part)]
+    attributes = itertools.chain.from_iterable(vars(part).items() for part in trusted)
+    return {id(thing) for name, value in attributes for _, thing in _stateful_within(name, value, DEPTH)}
 
 
-def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the objects with a state in this value, with their names."""
     if depth == 0 or type(value) in PLAIN or isinstance(value, (type, ModuleType)):
         return
@@ -199,7 +205,7 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     elif is_own(type(value)) and hasattr(value, "__dict__"):
         held = ((f"{name}.{key}", one) for key, one in vars(value).items())
     for inner, one in list(itertools.islice(held, MOST_LOOKED_AT)):
-        yield from _within(inner, one, depth - 1)
+        yield from _stateful_within(inner, one, depth - 1)
 
 
 def _is_module(value: Any) -> bool:
@@ -238,8 +244,6 @@ class TensorNow:
             return False
         return self.address != other.address or self.version == other.version
 
-    __hash__ = None  # type: ignore[assignment]  # it is only compared
-
 
 class ArrayNow:
     """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
@@ -257,12 +261,10 @@ class ArrayNow:
         same = there is not None and there is other.there()
         return same or (self.numbers is not None and self.numbers == other.numbers)
 
-    __hash__ = None  # type: ignore[assignment]  # it is only compared
 
-
-def _state(thing: Any, kept: Iterable[int] = ()) -> State:
+def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
     """Return the state of an object; of a module without the tensors at addresses that are `kept`."""
-    state = {name: _now(leaf) for name, leaf in _leaves_of(thing)}
+    state = {name: _present_value(leaf) for name, leaf in _leaves_of(thing)}
     if not _is_module(thing):
         return state
     return {name: one for name, one in state.items() if getattr(one, "address", 0) not in kept}
@@ -272,36 +274,36 @@ def _leaves_of(thing: Any) -> list[tuple[str, Any]]:
     """Return the numbers, words, tensors and arrays of the state of an object, with their names."""
     try:
         if isinstance(thing, dict):
-            return list(_leaves("", thing))
+            return list(_named_leaves("", thing))
         if pytrees.is_of_nnx(thing):
             return [(str(number), leaf) for number, leaf in enumerate(pytrees.leaves_of_nnx(thing))]
         if _is_module(thing):
             return list(_leaves_of_module(thing))
-        return list(_leaves("", thing.state_dict()))
+        return list(_named_leaves("", thing.state_dict()))
     except Exception:  # libraries raise what they like
         return []
 
 
 def _leaves_of_module(module: Any) -> Iterator[tuple[str, Any]]:
-    yield from _leaves("", {**dict(module.named_parameters()), **dict(module.named_buffers())})
+    yield from _named_leaves("", {**dict(module.named_parameters()), **dict(module.named_buffers())})
     for name, one in module.named_modules():
         sums = getattr(one, SUMS, None)
         if isinstance(sums, dict):
-            yield from _leaves(name, {key: getattr(one, key) for key in sums})
+            yield from _named_leaves(name, {key: getattr(one, key) for key in sums})
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _named_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _leaves(f"{name}.{key}", one)
+            yield from _named_leaves(f"{name}.{key}", one)
     elif isinstance(value, (list, tuple)):
         for number, one in enumerate(value):
-            yield from _leaves(f"{name}.{number}", one)
+            yield from _named_leaves(f"{name}.{number}", one)
     elif not hasattr(value, "data_ptr") or value.data_ptr():  # else it is empty
         yield name, value
 
 
-def _now(leaf: Any) -> Any:
+def _present_value(leaf: Any) -> Any:
     """Return what is another value once this one has changed."""
     jax: Any = sys.modules.get("jax")
     if hasattr(leaf, "data_ptr"):

@@ -115,10 +115,10 @@ class Variables:
         self._begun = True
         self.look()
         self._clocks.look()
-        self.set(self._saved if saved is None else saved)
+        self.set_to(self._saved if saved is None else saved)
         self._clocks.begin()
 
-    def add(self, objects: Iterable[Object]) -> None:
+    def add_objects(self, objects: Iterable[Object]) -> None:
         """Keep what these hold, too, from what they are now on."""
         self._objects = [*self._objects, *objects]
         self.look()
@@ -168,7 +168,7 @@ class Variables:
                     plain.warn(f"reshape: after a stop {at[1]} of {frame.name} begins anew, {why}")
         return found
 
-    def set(self, saved: Saved) -> None:
+    def set_to(self, saved: Saved) -> None:
         """Let variables be what they were when this was returned by `state` or `changed`."""
         values = dict(saved)
         for frame in self._holders():

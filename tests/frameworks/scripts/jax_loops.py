@@ -60,8 +60,10 @@ def of_nnx():
     """Train what changes in place: a model with statistics, an optimizer, a metric, keys; beside a frozen teacher."""
     nnx = flax.nnx
     keys = nnx.Rngs(data=7)
-    model, teacher = Net(nnx.Rngs(0)), nnx.Linear(8, 1, rngs=nnx.Rngs(1))
-    optimizer, mean = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), nnx.metrics.Average("loss")
+    model = Net(nnx.Rngs(0))
+    teacher = nnx.Linear(8, 1, rngs=nnx.Rngs(1))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    mean = nnx.metrics.Average("loss")
 
     @nnx.jit
     def step(model, optimizer, teacher, x):

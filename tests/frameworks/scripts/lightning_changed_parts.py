@@ -74,7 +74,9 @@ class Draws(lightning.LightningDataModule):
 
     def __init__(self, samples):
         super().__init__()
-        self.samples, self.numbers, self.asked = samples, random.Random(1), 0
+        self.samples = samples
+        self.numbers = random.Random(1)
+        self.asked = 0
 
     def drawn(self, count):
         self.asked += 1

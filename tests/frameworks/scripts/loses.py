@@ -10,7 +10,8 @@ state = reshape_hooks.Elastic(seen={})
 if sys.argv[1] == "torch":
     import torch
 
-    mean, memory = torch.zeros(LARGE), [object()]
+    mean = torch.zeros(LARGE)
+    memory = [object()]
     for step in state.steps(60):
         mean += step
         memory.append(step)

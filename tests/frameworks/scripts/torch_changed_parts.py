@@ -42,7 +42,9 @@ loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
 drop = torch.nn.Dropout(0.0)
 body = torch.nn.Sequential(body, drop)
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
-teacher, of_loss, beside = torch.nn.Linear(4, 1), Loss(), torch.nn.Linear(4, 1)
+teacher = torch.nn.Linear(4, 1)
+of_loss = Loss()
+beside = torch.nn.Linear(4, 1)
 if way == "a model around it":
     head = torch.nn.Sequential(torch.nn.ReLU(), head)
 if way == "an optimizer around it":
