@@ -28,7 +28,9 @@ from sidecar.protocol import Lost, Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
 MOST_SAVED = 16  # checkpoints whose time is kept
-WINDOW = 32  # reports that count for seconds per iteration, or those of the last two looks at the output
+WINDOW = 32  # reports that count for seconds per iteration, or more: those of the last two looks at the output,
+WINDOW_S = 5.0  # or of so long, since a pause of a training that reports each millisecond is not its speed
+SPACING_S = WINDOW_S / WINDOW  # reports closer than that to the one before count for one
 MOST = 10**12  # a count or value above this is a misread line
 CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
 
@@ -214,12 +216,13 @@ class ProgressReader:
         )
 
     def _extend_window(self, step: int, at: float) -> None:
-        """Add a step. Of those that have the same time, since they were read at once, only the newest is dated."""
+        """Add a step. Of those that have about the same time only the newest is dated."""
         window = self._window
-        same = window.pop()[2] if window and window[-1][1] == at else 0
+        close = len(window) > 1 and window[-1][1] - window[-2][1] < SPACING_S
+        same = window.pop()[2] if close or (window and window[-1][1] == at) else 0
         window.append((step, at, same + 1))
         self._reports += 1
-        while len(window) > 2 and self._reports > WINDOW:
+        while len(window) > 2 and self._reports > WINDOW and at - window[1][1] >= WINDOW_S:
             self._reports -= window.popleft()[2]
 
     def _empty_window(self) -> None:

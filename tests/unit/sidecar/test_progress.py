@@ -146,10 +146,24 @@ def test_speed_leaves_out_the_first_step_and_starts_afresh_with_a_generation() -
 
 def test_speed_is_that_of_the_last_window() -> None:
     reader = read()
-    for n in range(100):
+    for n in range(150):
         at = 1 + (n if n < 50 else 50 + 0.1 * (n - 50))
         reader.feed(f"step={n}\n".encode(), at)
     assert reader.progress.seconds_per_iteration == pytest.approx(0.1)
+
+
+def test_a_pause_within_many_reports_is_not_taken_for_the_speed() -> None:
+    """A training that reports each tenth of a millisecond, and saves or waits for a tenth of a second now and then."""
+    reader = read()
+    speeds = []
+    at = 1.0
+    for step in range(100_000):
+        at += 0.1 if step % 1000 == 999 else 0.0001
+        reader.feed(f"step={step} time={at:.6f}\n".encode(), at)
+        if at > 10.0:
+            speeds.append(reader.progress.seconds_per_iteration)
+    assert min(speeds) > 0.00019 and max(speeds) < 0.00021
+    assert len(reader._window) < 100
 
 
 def test_a_lines_own_time_counts_instead_of_its_arrival() -> None:
