@@ -162,7 +162,10 @@ class Platform(Protocol):
         ...
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Return why the launch cannot be placed though it has not failed, such as a full node; None if it can."""
+        """Return why there is no place for the launch, such as on a full node or disk; None if there is.
+
+        Asked of a launch that is late or has failed.
+        """
         ...
 
     def remove(self, doc: JobRow) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from sidecar.resources.limits import ControlGroup
 from sidecar.startup.log_format import VARIABLE
 
 SIDECAR = Path(protocol.__file__).parent
+LAUNCH_BYTES = 64 * 1024  # of the files that a launch begins with
 REMOVE_AGAIN_S = (1.0, 5.0)  # pauses before the retries: the reconciler asks once, then waits for `gone`
 
 log = logging.getLogger(__name__)
@@ -59,8 +61,8 @@ class LocalPlatform:
         self._runs.request(_name(doc), "launch", plain(doc))
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Return that its data set is being fetched, where it is: nothing else keeps a process from starting here."""
-        return self._datasets.under_way(doc)
+        """Return that its data set is being fetched, or that the disk takes no files: no fault of the job's."""
+        return self._datasets.under_way(doc) or disk_trouble(self._jobs.parent)
 
     def remove(self, doc: JobRow) -> None:
         """Request the end of the launch, also while it is starting. Another call after a failure tries again."""
@@ -153,7 +155,7 @@ class LocalPlatform:
         try:
             self._render(doc, folders)
         except OSError as error:
-            raise Transient(f"{error.filename} cannot be written: {error.strerror}") from error
+            raise Transient(f"{error.filename or folders.launch} cannot be written: {error.strerror}") from error
         self._play("launch_local.yml", folders, self._settings.launch_timeout_s, cancelled)
 
     def _render(self, doc: JobRow, folders: Folders) -> None:
@@ -219,6 +221,16 @@ class LocalPlatform:
     def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
+
+
+def disk_trouble(state: Path) -> str | None:
+    """Return why no launch can be written into a state folder now; None if one can."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=state, prefix=".room-", buffering=0) as probe:
+            probe.write(bytes(LAUNCH_BYTES))
+    except OSError as error:
+        return f"no file can be written in {state} ({error.strerror}): make room on that disk"
+    return None
 
 
 def running_jobs(state: Path) -> set[str]:

@@ -51,6 +51,7 @@ from coordinator.reconcile.transitions import (
     initialized_fields,
     launch_failed,
     launch_timed_out,
+    launch_unplaced,
     not_frozen,
     not_thawed,
     progress_fields,
@@ -187,7 +188,7 @@ def _launched(w: ObservedState) -> Step | None:
     if w.node_unavailable:
         return undo(w, f"node {w.job.node} does not answer, or takes no new pods")
     if w.launch_failure is not None:
-        return launch_failed(w, w.launch_failure)
+        return launch_failed(w, w.launch_failure) if w.unplaced is None else launch_unplaced(w, w.unplaced)
     if not w.launch_asked:
         return RequestLaunch()
     if w.waited_s > w.config.init_timeout_s:

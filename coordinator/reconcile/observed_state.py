@@ -55,7 +55,7 @@ class ObservedState:
     node_unavailable: bool = False  # the job's node is silent or closed to new pods
     launch_asked: bool = False
     launch_failure: str | None = None
-    unplaced: str | None = None  # why the launch could not be placed for long, such as full nodes
+    unplaced: str | None = None  # why there was no place for a launch that is late or failed, such as full nodes
     remove_asked: bool = False
     waited_s: float = 0.0  # time since the job's last transition
     newcomer: ComingLaunch | None = None  # while a move waits for one

@@ -121,6 +121,7 @@ class Reconciler:
         self._track(job, tracker, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - tracker.since
         late = seen is None and job.launch in tracker.launched and waited_s > self.config.init_timeout_s
+        failure = self.platform.failure(job.doc) if job.launch in tracker.launched else None
         leaves = job.operation.leaves if job.operation else None
         return ObservedState(
             job=job,
@@ -134,8 +135,8 @@ class Reconciler:
             lost=pods.lost or self._lost(job, tracker),
             node_unavailable=self._gangs.node_unavailable(job, gpus),
             launch_asked=job.launch in tracker.launched,
-            launch_failure=self.platform.failure(job.doc) if job.launch in tracker.launched else None,
-            unplaced=self.platform.unplaced(job.doc) if late else None,
+            launch_failure=failure,
+            unplaced=self.platform.unplaced(job.doc) if late or failure else None,
             remove_asked=job.launch in tracker.removed,
             waited_s=waited_s,
             newcomer=self._newcomer(job.coming, tracker, waited_s) if job.coming else None,

@@ -211,10 +211,15 @@ def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: flo
 
 
 def launch_timed_out(w: ObservedState) -> Step:
-    """A launch timed out. If it could not be placed, such as on a full node, that does not count as a retry."""
-    if w.unplaced is None:
-        return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
-    return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
+    """A launch timed out: fail it, unless there was no place for it."""
+    if w.unplaced is not None:
+        return launch_unplaced(w, w.unplaced)
+    return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
+
+
+def launch_unplaced(w: ObservedState, why: str) -> Step:
+    """Queue again a launch that had no place, such as on a full node or disk; that does not count as a retry."""
+    return requeue(w, f"could not be launched, tries again: {why}", pause_s=w.config.init_timeout_s / 10)
 
 
 def unstartable(w: ObservedState) -> Step | None:

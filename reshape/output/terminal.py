@@ -5,6 +5,7 @@ Imports only click until a verb needs more.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 POLICY_NAMES = ("sidecar", "termination", "default")  # of coordinator/policies.py, which may be another project's file
 REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 NOT_FOUND = 404
 MOST_NAMED = 5  # ids that one sentence names
 
@@ -83,6 +85,9 @@ def failed(error: Exception) -> int:
     from coordinator.errors import ReshapeError
     from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+        complain(f"{error.filename or 'A file'} cannot be written ({error.strerror}): make room, then try again.")
+        return REFUSED
     if not isinstance(error, ReshapeError | CoordinatorRefused | CoordinatorUnreachable):
         raise error
     problems = getattr(error, "problems", ())

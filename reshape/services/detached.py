@@ -21,7 +21,7 @@ import click
 from coordinator.config import Config
 from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected
-from launcher.local import running_jobs
+from launcher.local import disk_trouble, running_jobs
 from reshape.client import Client, CoordinatorUnreachable
 from reshape.services import up_log
 
@@ -62,6 +62,8 @@ def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began:
             with file.open("rb") as log:
                 log.seek(began)
                 said = log.read().decode("utf-8", "replace").strip().splitlines()
+            if trouble := disk_trouble(state):  # then its log may lack the reason
+                raise Rejected(f"`reshape up` cannot begin: {trouble}, then try again.")
             raise Rejected(said[-1] if said else f"`reshape up` ended with {process.returncode} without saying why.")
         if _written(state).get("pid") == process.pid:
             client = Client.find(state)

@@ -319,9 +319,13 @@ def _secret(path: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     new = path.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError as error:
+        why = f"{path} cannot be written ({error.strerror}): make room on that disk, then try again"
+        raise Rejected(f"`reshape up` cannot begin: {why}.") from error
 
 
 __all__ = ["ReshapeError", "run"]

@@ -453,3 +453,11 @@ def test_a_launch_that_finds_no_room_on_its_node_goes_back_to_the_queue_and_lose
     assert (changes["state"], changes["retries"], changes["gpu_ids"]) == (s.SUBMITTED, 0, None)
     assert changes["retry_ts"] > WALL and "Insufficient cpu" in changes["message"]
     assert "Insufficient" not in str(next_step(world(newcomer(), None, BOOKED, victim(), launch_asked=True)))
+
+
+def test_a_launch_that_fails_for_want_of_room_loses_no_try_either() -> None:
+    failed = {"launch_asked": True, "launch_failure": "launch.json cannot be written"}
+    changes = written(world(newcomer(), None, BOOKED, victim(), **failed, unplaced="the disk is full"), "undo")
+    assert (changes["state"], changes["retries"], changes["gpu_ids"]) == (s.SUBMITTED, 0, None)
+    assert changes["retry_ts"] > WALL and "the disk is full" in changes["message"]
+    assert written(world(newcomer(), None, BOOKED, victim(), **failed), "undo")["retries"] == 1
