@@ -101,7 +101,7 @@ class Prometheus:
             doc: Any = msgspec.json.decode(answer)
             if status == 200 and doc["status"] == "success":
                 return [_series(each) for each in doc["data"]["result"]]
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError):
+        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError):
             pass
         said = answer[:200].decode("utf-8", "replace")
         raise Transient(f"Prometheus at {self._host} did not answer a query ({status}): {said}")

@@ -69,7 +69,7 @@ class HttpSidecars:
             raise Transient(f"the answer of job {job}'s sidecar to {path} is not signed with its launch key")
         try:
             return msgspec.json.decode(answer, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Transient(f"the answer of job {job}'s sidecar cannot be read: {error}") from None
 
 

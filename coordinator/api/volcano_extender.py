@@ -228,5 +228,5 @@ def _made(group: Metadata, owner: Owner) -> bool:
 def _read(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Rejected(f"The body is not what Volcano's extender plugin sends: {str(error)[:200]}.") from None

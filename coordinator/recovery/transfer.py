@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from coordinator.errors import Rejected, ReshapeError, Transient
+from coordinator.model.records import show
 from coordinator.ports import Doc, Store
 from coordinator.stores import rules
 from coordinator.stores.elector import Elector
@@ -28,11 +29,18 @@ PART = 1_000  # rows after which the term is looked at again
 Lines = Callable[[], Iterable[str]]
 
 
-def exported(store: Store, wall: float) -> Iterator[str]:
-    """Yield the lines of a file: what it is, then one row each."""
+def exported(store: Store, wall: float, complain: Callable[[str], None]) -> Iterator[str]:
+    """Yield the lines of a file: what it is, then one row each.
+
+    `complain` is told of each row that a user's own program wrote and `import_all` will refuse.
+    """
     yield json.dumps({"reshape_export": VERSION, "at": wall})
     for table in TABLES:
         for row in store.list(table):
+            try:
+                rules.checked(row)
+            except Rejected as error:
+                complain(f"The row {show(row['_id'])} of {table} is written, but cannot be imported again: {error}")
             yield json.dumps({"table": table, "row": row}, default=str)
 
 
@@ -105,7 +113,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, Doc]]:
             try:
                 yield str(found["table"]), _fitting(str(found["table"]), row, keys)
             except Rejected as error:
-                raise Rejected(f"Line {number} cannot be stored: {error}") from None
+                raise Rejected(f"Line {number} cannot be stored: {error} Correct that line or delete it.") from None
         first = False
     if first:
         raise Rejected("The file is empty: name one that `reshape store export` has written.")

@@ -107,7 +107,7 @@ def _whole(row: tuple[object, object, object]) -> tuple[str, object, str] | None
         name, key, body = (part.decode() if isinstance(part, bytes) else part for part in row)
         known = isinstance(name, str) and isinstance(body, str) and name not in LEFT_OUT
         doc = msgspec.json.decode(body) if known and isinstance(body, str) else None
-    except (UnicodeDecodeError, msgspec.DecodeError):
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
         return None
     if isinstance(name, str) and isinstance(body, str) and isinstance(doc, dict) and doc.get("_id") == key:
         return name, key, body

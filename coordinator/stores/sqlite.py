@@ -1,8 +1,9 @@
 """`Store` on one SQLite file: the embedded default, durable and atomic with no server.
 
-Several processes may open the same file; compare-and-set holds between them, because each change
-reads and writes inside one `BEGIN IMMEDIATE`. A file that is deleted under it is written back, another one in its
-place is opened, and a damaged one is set aside (`salvage.py`). Opened by `opening.open_store`. Imports no other store.
+Several processes may open the same file; compare-and-set holds between them, because each change reads and writes
+inside one `BEGIN IMMEDIATE`. A file that is deleted under it is written back, another one in its place is opened, a
+damaged one is set aside (`salvage.py`), and one whose folder was moved away is waited for. Opened by
+`opening.open_store`. Imports no other store.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"
 SELECT = "SELECT key, body FROM documents WHERE name = ?"
 BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
 CHANGED = "SELECT name, key, body FROM changes LEFT JOIN documents USING (name, key) WHERE number > ?"
-NO_OBJECT = "SELECT 1 FROM documents WHERE name = ? AND key = ? AND json_type(body) <> 'object'"
 NUMBERED = "key < ''"  # numbers come before text
 PART = 1_000  # rows of one part of `scan` or `remove`
 
@@ -57,6 +57,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._closed = False
+        self._folder: int | None = None  # open, so that one that is moved away is told from one that is deleted
         with self._translated():
             Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_private(path)
@@ -72,6 +73,29 @@ class SqliteStore:
         """Open the file, and note which one it is, and its log of writes."""
         self._connection, self._file = _opened(self._path)
         self._seen, self._log = self._data_version(), _identity(f"{self._path}-wal")
+        self._index_size = 0
+        self._leave_folder()
+        self._folder = os.open(Path(self._path).parent, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _keep_index(self) -> None:
+        """Give SQLite's index of the log its length back where something cut it short.
+
+        SQLite has it mapped, and reading a page that is gone would end the process by SIGBUS; an index of zeros it
+        makes anew.
+        """
+        index = f"{self._path}-shm"
+        with suppress(FileNotFoundError):
+            size = Path(index).stat().st_size
+            if size < self._index_size:
+                log.warning("The file %s was cut short; SQLite makes it anew.", index)
+                os.truncate(index, self._index_size)
+            else:
+                self._index_size = size
+
+    def _leave_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+        self._folder = None
 
     def get(self, table: str, key: Key) -> Doc | None:
         with self._using() as connection:
@@ -204,6 +228,7 @@ class SqliteStore:
             self._closed = True
             self._woken.set()
             self._connection.close()
+            self._leave_folder()
 
     def _expected(self, table: str, key: Key, expect: Mapping[str, Any]) -> Doc:
         """The document under `key`, read inside the caller's transaction; `Conflict` if it is not as expected."""
@@ -216,11 +241,16 @@ class SqliteStore:
             raise Conflict(f"{key!r} in {table} has changed: read it again.")
         return doc
 
+    def _unreadable(self, table: str, key: Key) -> bool:
+        """True if the row is no JSON object, so that a change would put another document in its place."""
+        row = self._connection.execute(f"{SELECT} AND key = ?", (table, key)).fetchone()
+        return row is not None and _object(row[1]) is None
+
     def _update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
         """Change one document inside the caller's transaction."""
         doc = self._expected(table, key, expect)
-        if doc.keys() == {"_id"} and self._connection.execute(NO_OBJECT, (table, key)).fetchone():
-            raise Rejected(f"The row {key!r} of {table} is no JSON object: correct or delete it.")
+        if doc.keys() == {"_id"} and self._unreadable(table, key):
+            raise Rejected(f"The row {key!r} of {table} is no JSON object that can be read: correct or delete it.")
         doc.update(changes)
         doc["version"] = _next_version(doc.get("version"))
         row = (_encoded(doc), table, key)
@@ -236,6 +266,7 @@ class SqliteStore:
         with self._lock, self._translated():
             if self._closed:
                 return False
+            self._keep_index()
             before, self._seen = self._seen, self._data_version()
             return self._seen != before
 
@@ -243,6 +274,7 @@ class SqliteStore:
     def _using(self) -> Iterator[sqlite3.Connection]:
         with self._lock, self._translated():
             self._follow()
+            self._keep_index()
             try:
                 yield self._connection
             except (sqlite3.Error, msgspec.DecodeError) as error:
@@ -255,8 +287,14 @@ class SqliteStore:
 
     def _follow(self) -> None:
         """Open the file anew if another one has taken its place; write it back if it was deleted."""
-        if _identity(self._path) == self._file or self._closed:
+        there = _identity(self._path)
+        if there == self._file or self._closed:
             return
+        if there is None and self._folder is not None and (place := _moved_to(self._folder, Path(self._path).parent)):
+            raise Transient(
+                f"The folder {Path(self._path).parent} was moved away (to {place}): move it back. Nothing is decided "
+                "until then; what trains, trains on."
+            )
         with salvage.alone(Path(self._path)):  # where another process mends it, no file may be there for a moment
             if _identity(self._path) is None:
                 salvage.write_back(self._connection, Path(self._path))
@@ -315,6 +353,15 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _moved_to(opened: int, folder: Path) -> str | None:
+    """Return where the folder with this descriptor is now; None if it is still at `folder`, or was deleted."""
+    found = os.fstat(opened)
+    if _identity(str(folder)) == (found.st_dev, found.st_ino):
+        return None
+    place = str(Path(f"/proc/self/fd/{opened}").readlink())
+    return None if found.st_nlink == 0 or place.endswith(" (deleted)") else place
 
 
 def _opened(path: str) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
@@ -403,7 +450,7 @@ def _encoded(doc: Doc) -> str:
     # json, not msgspec: it refuses what JSON has no word for, where msgspec would turn it into text.
     try:
         body = json.dumps(said, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise Rejected(f"The document {doc['_id']!r} cannot be stored as JSON: {error}.") from error
     if len(body) > rules.MAX_BYTES:
         raise Rejected(f"The document {doc['_id']!r} is larger than {rules.MAX_BYTES >> 20} MiB: make it smaller.")
@@ -411,13 +458,28 @@ def _encoded(doc: Doc) -> str:
 
 
 def _decoded(key: Key, body: str) -> Doc:
-    """The document of a row. One written by hand may say no `_id` or another one, by which it would not be found."""
-    doc: Any = msgspec.json.decode(body)
-    if not isinstance(doc, dict):
+    """The document of a row; of one that is no JSON object that can be read only its `_id`.
+
+    One written by hand may say no `_id` or another one, by which it would not be found.
+    """
+    doc = _object(body)
+    if doc is None:
         return {"_id": key}
     said = doc.get("_id")
     same: Doc = doc if said == key and type(said) is type(key) else {**doc, "_id": key}
     return same
+
+
+def _object(body: Any) -> Doc | None:
+    """The JSON object; None for anything else that a user's own program wrote, or one that is nested too deep.
+
+    `msgspec.DecodeError` for what is no JSON.
+    """
+    try:
+        found: Any = msgspec.json.decode(body) if isinstance(body, str | bytes) else None
+    except RecursionError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _next_version(version: Any) -> Any:

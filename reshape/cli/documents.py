@@ -123,6 +123,8 @@ def _values(text: str) -> list[Any]:
         return _json_values(text)
     except ValueError as error:
         why = f"The file is not JSON: {error}."
+    except RecursionError:
+        raise click.ClickException("The file is nested too deep: make it flatter.") from None
     try:
         import yaml
     except ImportError:

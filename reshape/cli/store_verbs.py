@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reshape.output.terminal import CliSettings
+from reshape.output.terminal import CliSettings, complain
 
 if TYPE_CHECKING:
     from coordinator.ports import Store
@@ -75,7 +75,8 @@ def export(settings: CliSettings, file: Path, url: str | None) -> None:
         raise Rejected(f"The folder of {file} is missing or not yours to write in: name another file.")
     with _opened(settings, url) as opened:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as lines:
-            written = sum(lines.write(f"{line}\n") > 0 for line in exported(opened, SystemClock().wall()))
+            rows = exported(opened, SystemClock().wall(), complain)
+            written = sum(lines.write(f"{line}\n") > 0 for line in rows)
         new.replace(file)
     click.echo(f"Wrote {written - 1:,} rows into {file}.")  # the first line is no row
 

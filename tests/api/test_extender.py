@@ -283,7 +283,14 @@ def test_one_that_does_not_act_says_so_and_volcano_goes_on_without_it(call: Call
     assert call("POST", "/v1/extender/jobEnqueueable", RECORDED["jobEnqueueable"]).status == 503
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b'{"job": 3}', b'{"job": null}', b"\xff\xfe"])
+NESTED = b'{"a":' * 2000 + b"1" + b"}" * 2000
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"{}", b'{"job": 3}', b'{"job": null}', b"\xff\xfe", NESTED],
+    ids=lambda raw: repr(raw)[:12],
+)
 def test_what_is_no_request_of_volcano_is_refused_with_a_sentence(raw: bytes) -> None:
     with pytest.raises(Rejected, match="is not what Volcano's extender plugin sends"):
         ask("jobEnqueueable", raw=raw)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -15,6 +17,7 @@ import pytest
 from coordinator.errors import Rejected, Transient
 from coordinator.stores import salvage, sqlite
 from coordinator.stores.sqlite import SqliteStore
+from tests.patience import patient
 
 JOBS = 400
 
@@ -206,3 +209,44 @@ def test_a_file_that_is_no_store_is_never_renamed(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="not a sound SQLite database"):
         SqliteStore(str(file))
     assert [part.name for part in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_a_folder_that_is_moved_away_is_waited_for_and_gone_on_with_once_it_is_back(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    store = filled(folder / "reshape.sqlite")
+    folder.rename(elsewhere)
+    (folder / "jobs").mkdir(parents=True)  # as by a training that saves there meanwhile
+    for _ in range(2):
+        with pytest.raises(Transient, match=rf"The folder {folder} was moved away \(to {elsewhere}\): move it back"):
+            store.update("jobs", "j001", {}, {"state": "lost"})
+    assert sorted(path.name for path in folder.iterdir()) == ["jobs"], "no other file takes its place"
+    (folder / "jobs").rmdir()
+    folder.rmdir()
+    elsewhere.rename(folder)
+    assert len(store.list("jobs")) == JOBS
+    shutil.rmtree(folder)
+    folder.mkdir()
+    assert len(store.list("jobs")) == JOBS, "a folder that was deleted is not waited for"
+    store.close()
+
+
+def test_an_index_of_the_log_that_is_cut_short_ends_no_process(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from coordinator.stores.sqlite import SqliteStore
+from tests.patience import patient
+store = SqliteStore(sys.argv[1])
+for number in range(200):
+    store.insert("jobs", {"_id": number})
+for left in (0, 5000):
+    os.truncate(sys.argv[1] + "-shm", left)
+    store.wait(0.2)
+    os.truncate(sys.argv[1] + "-shm", left)
+    store.update("jobs", 7, {}, {"left": left})
+store.close()
+again = SqliteStore(sys.argv[1])
+print(len(again.list("jobs")), again.get("jobs", 7)["left"])
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "store.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patient(60))
+    assert (done.returncode, done.stdout) == (0, "200 5000\n"), done.stderr

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pymongo
 import pytest
 from bson import ObjectId
 
+from coordinator.errors import Rejected
 from coordinator.model import states as s
 from coordinator.ports import Store
 from coordinator.stores.opening import open_store
@@ -104,6 +106,29 @@ def test_it_is_refused_once_with_what_to_do(
     turns(world)
     (problem,) = told(world, caplog)
     assert why in problem and len(problem) < 400
+
+
+DEEP = json.dumps(ASKED)[:-1] + ', "notes": ' + "[" * 990 + "]" * 990 + "}"
+
+
+@pytest.mark.parametrize("body", [None, DEEP, "3"], ids=["NULL", "nested", "number"])
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_body_that_is_no_object_that_can_be_read_is_refused_and_kept_as_it_is(
+    world: World, store_url: str, caplog: pytest.LogCaptureFixture, body: str | None
+) -> None:
+    with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file, file:
+        for table in ("jobs", "decisions", "gpus", "nodes"):
+            file.execute("INSERT INTO documents (name, key, body) VALUES (?, 'odd', ?)", (table, body))
+    turns(world)
+    (problem,) = told(world, caplog)
+    assert "no JSON object that can be read" in problem
+    with pytest.raises(Rejected, match="no JSON object that can be read: correct or delete it"):
+        world.store.update("jobs", "odd", {}, {"cancel": True})
+    with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file:
+        assert file.execute("SELECT body FROM documents WHERE name = 'jobs' AND key = 'odd'").fetchone() == (body,)
+    world.boot()
+    world.run(lambda w: w.api.job("steady")["state"] == s.RUNNING)
+    world.store.delete("jobs", "odd")
 
 
 @pytest.mark.parametrize("said", [{}, {"_id": "another"}, {"_id": ["a"]}, {"_id": True}], ids=str)

@@ -38,6 +38,7 @@ def test_several_documents_are_read_from_one_file(text: str) -> None:
         (b"\xff\xff", "not UTF-8"),
         (b'{"a": ', "not JSON"),
         (b"a: [", "neither JSON nor YAML"),
+        (b"[" * 5000, "nested too deep"),
         (b"a: !!python/object/apply:os.system [echo]", "neither JSON nor YAML"),
     ],
 )

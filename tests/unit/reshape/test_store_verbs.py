@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,20 @@ def test_settle_lets_one_of_two_go_on_and_cancels_the_other(filled: Path, capsys
     (lost,) = [row for row in rows_of(filled)["jobs"] if row["_id"] == "one"]
     assert lost["cancel_reason"] == "job two was chosen to go on with the GPUs that both claimed (reshape store settle)"
     assert {row["_id"]: row["held_by"] for row in rows_of(filled)["gpus"]} == {"g1": "two", "g2": "two", "g3": None}
+
+
+def test_an_export_names_the_rows_that_no_import_takes(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a user's own program writes them into the file of SQLite."""
+    deep = json.dumps({"_id": "deep", "notes": 0}).replace("0", "[" * 400 + "]" * 400)
+    with closing(sqlite3.connect(filled / "reshape.sqlite")) as by_hand, by_hand:
+        by_hand.execute("INSERT INTO documents VALUES ('nodes', 'deep', ?)", (deep,))
+    copy = tmp_path / "copy.jsonl"
+    assert verb(filled, "export", str(copy)) == 0
+    said = "The row 'deep' of nodes is written, but cannot be imported again: The document is nested deeper than 100"
+    assert capsys.readouterr().err.startswith(said)
+    assert verb(tmp_path / "other", "import", str(copy)) == 1
+    assert "make it flatter. Correct that line or delete it." in capsys.readouterr().err
+    copy.write_text("".join(line for line in copy.read_text().splitlines(True) if '"deep"' not in line))
+    assert verb(tmp_path / "other", "import", str(copy)) == 0
