@@ -41,7 +41,7 @@ from sidecar.startup import log_format
 log = logging.getLogger(__name__)
 
 RECONCILERS = 4
-STARTING = "Starting."  # the trouble of a coordinator before its first cycle
+STARTING = "The coordinator has just started and has not read its store yet."  # until its first cycle is over
 FLUSH_S = 2.0  # events are shown at once; a kill loses those of so long from the history
 MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call for
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up

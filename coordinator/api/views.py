@@ -49,7 +49,7 @@ def job_view(
         "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "suspended": job.suspended,
-        "held": job.held or None, "stalled": None,
+        "held": None if job.state in s.ENDED else job.held or None, "stalled": None,
         "message": str(view["message"] or ""),
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],

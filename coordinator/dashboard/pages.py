@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,6 +83,10 @@ class PageSource(Protocol):
         """Return decisions, newest first, and whether there are more."""
         ...
 
+    def health(self) -> View:
+        """Return whether all is `ok`, and a `sentence` about it."""
+        ...
+
     def gpus(self) -> list[View]: ...
 
     def nodes(self) -> list[View]: ...
@@ -122,6 +126,11 @@ class Pages:
 
     def page(self, source: PageSource, address: str) -> Page:
         """`address`: path and query. `Rejected` with status 404 if there is no such page."""
+        page = self._page(source, address)
+        trouble = self.html("trouble.html", health=source.health())
+        return replace(page, parts={"trouble": trouble, **page.parts})
+
+    def _page(self, source: PageSource, address: str) -> Page:
         split = urlsplit(address)
         query = dict(parse_qsl(split.query))
         match split.path.split("/"):

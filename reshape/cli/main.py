@@ -204,6 +204,7 @@ def explain(settings: CliSettings, job_id: str) -> None:
     now = _now(client, job_id, said) if settings.output == "table" else ""
     texts = [*(render.decision(d, width()) for d in reversed(decisions)), *([now] if now else [])]
     print_out(settings, decisions, lambda _: "\n\n".join(texts))
+    tell_trouble(client)
 
 
 def _now(client: Client, name: str, said: list[str]) -> str:
@@ -241,7 +242,9 @@ def gpus(settings: CliSettings) -> None:
     """List GPUs and the jobs on them."""
     from reshape.output import render
 
-    print_out(settings, settings.client().gpus(), lambda rows: render.gpus(rows, width()))
+    client = settings.client()
+    print_out(settings, client.gpus(), lambda rows: render.gpus(rows, width()))
+    tell_trouble(client)
 
 
 @cli.command()
@@ -251,7 +254,9 @@ def nodes(settings: CliSettings) -> None:
     """List nodes: their GPUs, and the cores for jobs trained on CPU."""
     from reshape.output import render
 
-    print_out(settings, settings.client().nodes(), lambda rows: render.nodes(rows, width()))
+    client = settings.client()
+    print_out(settings, client.nodes(), lambda rows: render.nodes(rows, width()))
+    tell_trouble(client)
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import REFUSED, CliSettings, print_out, printing, width
+from reshape.output.terminal import REFUSED, CliSettings, print_out, printing, tell_trouble, width
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -27,10 +27,12 @@ LOOK_S = 0.5
 @click.pass_obj
 def slamls(settings: CliSettings) -> None:
     """List jobs of tasks with a deadline (Slamls) and how they stand."""
-    found = settings.client().slamls()
+    client = settings.client()
+    found = client.slamls()
     print_out(settings, found, _table)
     if not found and settings.output == "table":
         click.echo("There is no Slaml; `reshape submit -f FILE` submits one.", err=True)
+    tell_trouble(client)
 
 
 def _table(found: list[dict[str, Any]]) -> str:

@@ -83,13 +83,27 @@ def test_only_parts_that_changed_are_sent() -> None:
             assert set(follower.parts[0]) == {"summary"}, "the fleet is as it was"
 
 
+def test_a_page_says_that_it_may_be_old_while_the_coordinator_cannot_work() -> None:
+    world = World.training([4])
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        said = "What is shown may be old: The store does not answer: the disk is full."
+        assert said not in browser.get("/jobs").raw.decode()
+        with following(live, browser, "/", version_of(browser, "/")) as follower:
+            world.c.trouble = "The store does not answer: the disk is full."
+            eventually(lambda: any(said in p.get("trouble", "") for p in follower.parts), "an open page says so")
+            assert said in browser.get("/jobs").raw.decode()
+            world.c.trouble = ""
+            eventually(lambda: follower.parts[-1].get("trouble", said).strip() == "", "and no more")
+
+
 def test_a_reader_that_comes_back_gets_what_it_missed_and_nothing_it_has() -> None:
     world = World.training([4])
     with serve(world.api) as live:
         browser = Browser.logged_in(live)
         with following(live, browser, "/", "another") as late:
             eventually(lambda: late.parts, "the whole page")
-            assert set(late.parts[0]) == {"summary", "fleet"}
+            assert set(late.parts[0]) == {"trouble", "summary", "fleet"}
             assert late.version == version_of(browser, "/")
 
 

@@ -124,6 +124,7 @@ class World:
             self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
             self._failpoint, self.agent_key,
         )  # fmt: skip
+        self.c.trouble = ""  # it acts, by the world's ticks in place of its own cycles
         self.api = self.c.api
         self.c.loop._snapshots = Compared(self.c.telemetry)
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from reshape.output.terminal import NODES, POLICY_NAMES, REFUSED, CliSettings, print_out, printing
+from reshape.output.terminal import NODES, POLICY_NAMES, REFUSED, CliSettings, print_out, printing, tell_trouble
 
 LIVE_ONLY = ("scale", "runs", "trainer", "out")  # options of `paper`
 _DATA = click.option(
@@ -221,8 +221,10 @@ def what_if(settings: CliSettings, /, deadlines: tuple[str, ...], **changes: Any
     foreign.check()
     from reshape.output import forecast_table
 
-    found = settings.client().what_if(**changes, deadlines=dict(map(_deadline, deadlines)))
+    client = settings.client()
+    found = client.what_if(**changes, deadlines=dict(map(_deadline, deadlines)))
     print_out(settings, forecast_table.as_object(found), lambda _: forecast_table.as_table(found))
+    tell_trouble(client)
 
 
 def _deadline(given: str) -> tuple[str, float]:

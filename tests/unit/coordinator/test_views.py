@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.api.views import gpu_view, job_view, pause, pods_view
+from coordinator.dashboard import words
 from coordinator.dashboard.words import facts
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord
@@ -80,6 +81,12 @@ def test_a_job_back_in_the_queue_shows_no_process_and_no_end() -> None:
 def test_an_ended_job_has_nothing_left() -> None:
     view = job_view(job(s.COMPLETED, iterations=100, iters_done=40), None, {}, emulated=False, needs=90)
     assert (view["iterations_left"], view["epochs_left"]) == (None, None)
+
+
+def test_a_held_job_that_was_cancelled_is_shown_as_cancelled() -> None:
+    held = job_view(job(s.SUBMITTED, held="it failed"), None, {}, emulated=False)
+    cancelled = job_view(job(s.CANCELLED, held="it failed"), None, {}, emulated=False)
+    assert (words.state(held), words.state(cancelled)) == ("held", "cancelled")
 
 
 def test_until_the_sidecar_reports_again_the_stored_progress_is_shown() -> None:

@@ -438,6 +438,15 @@ def test_while_the_coordinator_cannot_work_a_list_of_jobs_says_that_it_may_be_ol
     assert reshape(*verb).err == ""
 
 
+@pytest.mark.parametrize("verb", [["gpus"], ["nodes"], ["explain", "one"], ["slamls"], ["what-if"]], ids=" ".join)
+def test_while_it_cannot_work_all_else_that_it_shows_may_be_old_too(reshape: Run, live: Live, verb: list[str]) -> None:
+    live.coordinator.documents["one"] = {"job_id": "one", "state": "submitted"}
+    live.coordinator.trouble = "The store does not answer."
+    done = reshape(*verb)
+    assert done.code == 0
+    assert done.err.endswith("What is shown may be old: The store does not answer.\n")
+
+
 def test_profiles_go_out_and_come_back_the_same(reshape: Run, live: Live, tmp_path: Path) -> None:
     rows = [{"job_type": "t", "gpu_type": "V100", "num_gpus": n, "seconds": 0.2 / n} for n in (1, 2)]
     live.coordinator.tables["speed_profiles"] = [{"_id": i, **r} for i, r in enumerate(rows)]
