@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from coordinator.http.base import BODY_LIMIT
-from coordinator.http.heartbeats import heartbeat_request
+from coordinator.http.heartbeats import heartbeat_request, server_limits
 from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS
 from coordinator.http.heartbeats.server_limits import CONNECTIONS
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, Live
-from tests.patience import patient
+from tests.patience import eventually, patient
 
 
 @contextmanager
@@ -24,6 +24,18 @@ def raw(live: Live, sent: bytes) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", live.port), timeout=patient(20)) as connection:
         connection.sendall(sent)
         yield connection
+
+
+def gone(connection: socket.socket) -> bool:
+    """Return whether the other end no longer knows the connection, which it does not tell by itself."""
+    connection.setblocking(False)
+    try:
+        connection.send(b"x")
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return False
 
 
 def head(method: str = "POST", path: str = "/v1/jobs", **headers: str) -> bytes:
@@ -66,6 +78,19 @@ def test_slow_clients_keep_nobody_waiting(call: Caller, live: Live) -> None:
     finally:
         for connection in slow:
             connection.close()
+
+
+def test_a_client_that_does_not_read_its_answers_is_cut_off(
+    call: Caller, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_limits, "UNREAD_S", 0.5)
+    deaf = socket.socket()
+    with deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", live.port))
+        deaf.sendall(b"GET /v1/openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
+        eventually(lambda: gone(deaf), "it is cut off")
+    assert call("GET", "/v1/jobs").status == 200
 
 
 def test_headers_without_end_are_cut_off(call: Caller, live: Live) -> None:

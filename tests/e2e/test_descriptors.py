@@ -53,9 +53,7 @@ def test_more_idle_connections_than_descriptors_are_closed_and_nothing_else_is_l
             eventually(lambda: sum(map(closed, idle)) >= IDLE - HARD // 2, "those beyond its limit are closed")
             assert not all(map(closed, idle))
             assert len(list(Path(f"/proc/{up.pid}/fd").iterdir())) < 0.8 * HARD, "the rest of it has enough"
-            for one in idle:
-                one.close()
-            eventually(lambda: answers(client), "it answers again")
+            assert answers(client), "one that asks is served beside those that say nothing"
             client.submit({"job_id": "one", "command": ["true"], "optional_num_gpus": [1]})
             eventually(lambda: client.job("one")["state"] == "completed", "it works")
         finally:

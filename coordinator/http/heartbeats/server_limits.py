@@ -1,7 +1,8 @@
 """Limits of a server that ten thousand sidecars talk to: of time and size of what one of them sends, of open files.
 
-Promise: a want of descriptors costs connections, never the rest of this process: connections beyond what leaves it
-enough for its store and its threads are closed as they come, and one that cannot even be accepted is turned away.
+Promise: a want of descriptors costs connections, never the rest of this process: beyond what leaves it enough for its
+store and its threads, the oldest connection that has asked nothing is closed for a new one, else the new one. One that
+cannot even be accepted is turned away, and one whose answers nobody reads is closed.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, cast
 
+from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
-from tornado.httputil import HTTPServerConnectionDelegate
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+from tornado.iostream import IOStream
 from tornado.web import Application
 
 from coordinator.http.base import BODY_LIMIT, BODY_S
 
 IDLE_S = 60.0  # seconds that a connection may stay open without a request
+UNREAD_S = 30.0  # seconds that an answer may wait for a client to read on
 LARGEST_HEADER = 16 * 1024  # bytes
 CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, launchers, browsers and the store
 KEPT = 512  # open files that are kept for the rest of the process, at most half of all
@@ -71,14 +82,65 @@ class Listener(socket.socket):
 class LimitedServer(HTTPServer):
     """A server that has at most so many connections as leave the process the descriptors that it needs itself."""
 
+    _silent: dict[IOStream, None]
+    """Connections that have asked nothing yet, the oldest first."""
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize(*args, **kwargs)
+        self._silent = {}
+
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         super().add_sockets([Listener(fileno=one.detach()) for one in sockets])
 
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNREAD_S))
+        self._silent[stream] = None
+        super().handle_stream(stream, address)
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        stream = cast(HTTP1Connection, request_conn).stream
+        return _Asks(super().start_request(server_conn, request_conn), lambda: self._silent.pop(stream, None))
+
+    def on_close(self, server_conn: object) -> None:
+        self._silent.pop(cast(HTTP1ServerConnection, server_conn).stream, None)
+        super().on_close(server_conn)
+
     def _handle_connection(self, connection: socket.socket, address: Any) -> None:
-        if len(self._connections) >= most_connections():
+        if len(self._connections) >= most_connections() and not self._close_a_silent_one():
             connection.close()
             return
         super()._handle_connection(connection, address)
+
+    def _close_a_silent_one(self) -> bool:
+        """Close the connection that has been silent for longest; False if there is none."""
+        oldest = next(iter(self._silent), None)
+        if oldest is None:
+            return False
+        del self._silent[oldest]
+        oldest.close()
+        return True
+
+
+class _Asks(HTTPMessageDelegate):
+    """Passes a request on, and tells once its headers have come."""
+
+    def __init__(self, request: HTTPMessageDelegate, came: Callable[[], object]) -> None:
+        self._request, self._came = request, came
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._came()
+        return self._request.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._request.data_received(chunk)
+
+    def finish(self) -> None:
+        self._request.finish()
+
+    def on_connection_close(self) -> None:
+        self._request.on_connection_close()
 
 
 def limited_server(serves: Application | HTTPServerConnectionDelegate, max_body: int = BODY_LIMIT) -> HTTPServer:
