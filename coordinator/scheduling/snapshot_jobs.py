@@ -52,6 +52,12 @@ class _Kept:
     of_document: Callable[..., Job]
     job: Job | None
     until: float  # wall clock time at which it has to be worked out again
+    submit_s: float
+
+    def submitted(self, record: JobRecord, at: Moment) -> float:
+        """When it was submitted, as first worked out: a jump of the wall clock makes no job wait longer."""
+        same = (record.uid, record.submit_ts) == (self.record.uid, self.record.submit_ts)
+        return self.submit_s if same else at.of(record.submit_ts)
 
 
 class SnapshotJobs:
@@ -115,7 +121,8 @@ class SnapshotJobs:
             same = kept is not None and kept.record is record and alike
             of_document = kept.of_document if kept and same else _of_document(record, basis)
             found = seen.get(job_id, NOT_OBSERVED)
-            self._put(job_id, _kept(record, found, basis.nodes, at, job_id in booked, of_document))
+            submit_s = at.of(record.submit_ts) if kept is None else kept.submitted(record, at)
+            self._put(job_id, _kept(record, found, basis.nodes, at, job_id in booked, of_document, submit_s))
         self._basis, self._of = basis, (jobs, seen, booked)
         self._expired.clear()
         if stale:
@@ -145,11 +152,13 @@ def _kept(
     at: Moment,
     booked: bool,
     of_document: Callable[..., Job],
+    submit_s: float,
 ) -> _Kept:
     if record.state in s.ENDED or not record.optional:
-        return _Kept(record, seen, booked, of_document, None, math.inf)
-    made = _now(_observed(of_document, record, seen, nodes, at), record, seen, at, booked)
-    return _Kept(record, seen, booked, of_document, made, _until(record, at.wall))
+        return _Kept(record, seen, booked, of_document, None, math.inf, submit_s)
+    observed = _observed(of_document, record, seen, nodes, at, submit_s)
+    made = _now(observed, record, seen, at, booked)
+    return _Kept(record, seen, booked, of_document, made, _until(record, at.wall), submit_s)
 
 
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
@@ -199,7 +208,12 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
 
 
 def _observed(
-    make: Callable[..., Job], job: JobRecord, seen: ObservedJob, nodes: Mapping[str, str], at: Moment
+    make: Callable[..., Job],
+    job: JobRecord,
+    seen: ObservedJob,
+    nodes: Mapping[str, str],
+    at: Moment,
+    submit_s: float,
 ) -> Callable[..., Job]:
     """The job with the fields that observations decide, too; it needs those of `_now`. `nodes`: of each GPU."""
     held = _held(job)
@@ -208,7 +222,7 @@ def _observed(
     state_bytes, state_path = state_of(seen.beat)
     return partial(
         make,
-        submit_s=at.of(job.submit_ts),
+        submit_s=submit_s,
         iterations_left=iterations_left(job, done, total, seen.needs),
         length_unsure=bool(job.stalled) or (target is not None and seen.needs is None),
         iterations_done=done,

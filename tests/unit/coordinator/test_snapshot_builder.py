@@ -19,7 +19,7 @@ from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from sidecar.protocol import Checkpoint, Heartbeat
 from tests.fakes.shims import Behaviour
-from tests.fakes.world import World
+from tests.fakes.world import World, as_submitted
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
 
 AT = Moment(now=50.0, wall=WALL)
@@ -339,8 +339,23 @@ def test_through_any_history_a_snapshot_built_on_the_last_one_equals_one_built_f
                 nodes = _with(nodes, some(rng, *PLACES, "n3"), some(rng, None, *STATES_OF_NODES))
         known = replace(known, nodes=nodes)
         found = builder.build(jobs, gpus, observed, known, at)
-        assert found == SnapshotBuilder().build(jobs, gpus, observed, known, at)
+        assert found == as_submitted(found, SnapshotBuilder().build(jobs, gpus, observed, known, at))
         assert builder.build(jobs, gpus, observed, known, at) is found
+
+
+@pytest.mark.parametrize("jump", [-900.0, 86_400.0])
+def test_a_jump_of_the_wall_clock_makes_no_job_wait_longer_or_less(jump: float) -> None:
+    """So none is aged by it, and no deadline of 15 minutes is over."""
+    builder, inputs = SnapshotBuilder(), SnapshotInputs()
+    waiting = queued(submit_ts=WALL - 60.0, uid="u")
+    (before,) = builder.build({"one": waiting}, {}, {}, inputs, AT).jobs
+    later = Moment(AT.now + 5.0, AT.wall + 5.0 + jump)
+    told = JobRecord({**waiting.doc, "message": "waits"})
+    (after,) = builder.build({"one": told}, {}, {}, inputs, later).jobs
+    assert before.submit_s == after.submit_s == AT.now - 60.0
+    new = JobRecord({**waiting.doc, "uid": "another", "submit_ts": later.wall - 1.0})
+    (found,) = builder.build({"one": new}, {}, {}, inputs, later).jobs
+    assert found.submit_s == later.now - 1.0
 
 
 def _with(rows: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
