@@ -22,7 +22,7 @@ from coordinator.config import Config
 from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected
 from launcher.local import disk_trouble, running_jobs
-from reshape.client import Client, CoordinatorUnreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.services import up_log
 
 POLL_S = 0.1
@@ -86,8 +86,7 @@ def stop(state: Path, cancel_all: bool = False) -> int:
             "then run `reshape down` again."
         )
     client = Client.find(state)
-    for job in client.jobs() if cancel_all else []:
-        client.cancel(str(job["job_id"]))
+    left = _cancel_all(client) if cancel_all else []
     stopping = _told_to_stop(client)
     if stopping:
         click.echo(f"Waits until {listed(stopping)} has stopped.")
@@ -103,11 +102,24 @@ def stop(state: Path, cancel_all: bool = False) -> int:
             f"Reshape is down, but {listed(still)}, which was told to stop, still runs: it comes to a step at which it "
             "can save, or hangs. The next `reshape up` ends it."
         )
+    if left:
+        raise Rejected(f"Reshape is down. All jobs were cancelled but {listed(left)}.")
     jobs = (
         "All jobs were cancelled." if cancel_all else "Running jobs keep training; the next `reshape up` picks them up."
     )
     click.echo(f"Reshape is down. {jobs}")
     return 0
+
+
+def _cancel_all(client: Client) -> list[str]:
+    """Cancel all jobs; returns those that cannot be, with the reason."""
+    left = []
+    for job in client.jobs():
+        try:
+            client.cancel(str(job["job_id"]))
+        except CoordinatorRefused as refused:
+            left.append(f"{job['job_id']} ({str(refused).rstrip('.')})")
+    return left
 
 
 def _told_to_stop(client: Client) -> list[str]:

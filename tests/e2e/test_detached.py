@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from reshape.client import Client, CoordinatorRefused
@@ -96,6 +98,23 @@ def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
         code, out, _ = reshape(state, "down", "--cancel-all")
     assert code == 0 and out.startswith("Waits until stays has stopped.\n")
     assert "keep training" not in out
+    eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
+
+
+def test_a_row_that_cannot_be_cancelled_keeps_no_other_job_training(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    try:
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+        with closing(sqlite3.connect(state / "reshape.sqlite")) as by_hand, by_hand:
+            by_hand.execute("INSERT INTO documents (name, key, body) VALUES ('jobs', 'a', '3')")
+        submit(Client.find(state), "trains", TRAINS)
+    finally:
+        code, _, complaint = reshape(state, "down", "--cancel-all")
+    assert (code, complaint) == (
+        1,
+        "Reshape is down. All jobs were cancelled but a (The row 'a' of jobs is no JSON object that can be read: "
+        "correct or delete it).\n",
+    )
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
 
