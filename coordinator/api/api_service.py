@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -175,12 +175,11 @@ class ApiService(PageReads):
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         records = {str(doc["_id"]): JobRecord(doc) for doc in self._store.list("jobs", {"closed": None})}
         records |= {str(j.key): j for j in (*self._cache.jobs().values(), *self._cache.set_aside().values())}
-        if include_ended or within_s:
-            for doc in self._store.list("jobs", {"closed": True}):
-                records.setdefault(str(doc["_id"]), JobRecord(doc))
+        since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
+        for job in self._ended.since(since):
+            records.setdefault(str(job.key), job)
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
         expected = self._loop.expected_times()
-        since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
 
     def job(self, job_id: str) -> View:
@@ -249,19 +248,14 @@ class ApiService(PageReads):
     def journal(self, within_s: float = 0.0) -> View:
         until, (present, _) = self._clock.wall(), self._loop.present()
         since = until - within_s if within_s else 0.0
-        ended = (JobRecord(doc) for doc in self._store.list("jobs", {"closed": True}))
-        jobs = {str(job.key): job for job in ended if job.finish_ts >= since}
+        jobs = {str(job.key): job for job in self._ended.since(since)}
         jobs |= {str(job.key): job for job in self._cache.jobs().values()}
         predicted = {j.id: j.iterations_left + j.iterations_done for j in present.jobs if j.iterations_left is not None}
-        journal = Journal(list(jobs.values()), list(self._gpu_events()), predicted, until)
+        began = min((job.submit_ts for job in jobs.values()), default=until)
+        events = [event for event in self._event_log.since(began) if event["type"] == "gpu"]
+        journal = Journal(list(jobs.values()), events, predicted, began, until)
         relaunches = self._loop.config.reshape_by == "relaunch"
         return journal_view(journal, present.nodes, self._loop.inputs, self._loop.settings, relaunches)
-
-    def _gpu_events(self) -> Iterator[Doc]:
-        last = 0
-        while page := self._event_log.after(last, EVENTS_READ):
-            yield from (event for event in page if event["type"] == "gpu")
-            last = page[-1]["_id"]
 
     def what_if(self, fields: Mapping[str, str]) -> View:
         return what_if_form.answer(self._forecaster.live(), fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, NamedTuple
 
@@ -37,6 +38,15 @@ class EndedJobs:
             fitting = [ended for ended in self._known if named in ended.job_id]
         docs = [self._store.get("jobs", ended.key) for ended in fitting[offset : offset + limit]]
         return [JobRecord(doc) for doc in docs if doc is not None], len(fitting)
+
+    def since(self, ts: float) -> list[JobRecord]:
+        """Jobs that have ended at `ts` or later; of no other one the document is read. As the store is now."""
+        if ts <= 0.0:
+            return [JobRecord(doc) for doc in self._store.list("jobs", {"closed": True})]
+        rows = self._store.scan("jobs", ("closed", "finish_ts")) if ts < math.inf else ()
+        keys = [row["_id"] for row in rows if row.get("closed") is True and (number(row.get("finish_ts")) or 0.0) >= ts]
+        docs = (self._store.get("jobs", key) for key in keys)
+        return [JobRecord(doc) for doc in docs if doc is not None]
 
     def _outdated(self) -> bool:
         news = self._event_log.after(self._seen, KEPT)

@@ -34,11 +34,8 @@ class Journal:
     jobs: Sequence[JobRecord]
     gpu_events: Sequence[Doc]
     predicted: Mapping[str, float]  # iterations of open jobs
+    began: float  # when the first of the jobs was submitted; a GPU's use from before it is none of theirs
     until: float
-
-    @property
-    def began(self) -> float:
-        return min((job.submit_ts for job in self.jobs), default=self.until)
 
 
 def journal_view(
