@@ -41,6 +41,8 @@ def exported(store: Store, wall: float, complain: Callable[[str], None]) -> Iter
                 rules.checked(row)
             except Rejected as error:
                 complain(f"The row {show(row['_id'])} of {table} is written, but cannot be imported again: {error}")
+            if row.keys() == {"_id"}:
+                complain(f"The row {show(row['_id'])} of {table} holds nothing that can be read; its key is written.")
             yield json.dumps({"table": table, "row": row}, default=str)
 
 

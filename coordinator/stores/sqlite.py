@@ -16,7 +16,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -471,15 +471,31 @@ def _decoded(key: Key, body: str) -> Doc:
 
 
 def _object(body: Any) -> Doc | None:
-    """The JSON object; None for anything else that a user's own program wrote, or one that is nested too deep.
+    """The JSON object; None for anything else that a user's own program wrote, such as one that is nested too deep.
 
-    `msgspec.DecodeError` for what is no JSON.
+    `msgspec.DecodeError` for what nobody can have written, since the file's triggers refuse it.
     """
     try:
         found: Any = msgspec.json.decode(body) if isinstance(body, str | bytes) else None
     except RecursionError:
         return None
+    except msgspec.DecodeError:
+        if _is_json_to_others(body):
+            return None
+        raise
     return found if isinstance(found, dict) else None
+
+
+def _is_json_to_others(body: str | bytes) -> bool:
+    """True for what Python or SQLite writes or takes: NaN, 1e999, half a surrogate pair, unquoted keys."""
+    with suppress(ValueError):
+        json.loads(body)
+        return True
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            return connection.execute("SELECT json_type(?)", (body,)).fetchone()[0] is not None
+        except sqlite3.Error:
+            return False
 
 
 def _next_version(version: Any) -> Any:

@@ -128,11 +128,11 @@ class ProfileEstimator:
 
     def take_foreign(self) -> None:
         """Read the rows that were inserted into the table from outside, and mark them as read."""
-        found = self._store.list(OBSERVATIONS, {"origin": None})[:MOST_TAKEN]
-        for row in found:
+        found = [row for row in self._store.list(OBSERVATIONS, {"origin": None}) if row.keys() > {"_id"}]
+        for row in found[:MOST_TAKEN]:
             with suppress(Conflict):  # gone again, or being replaced
                 self._store.update(OBSERVATIONS, row["_id"], {"origin": None}, {"origin": IMPORTED})
-        self.know(found)
+        self.know(found[:MOST_TAKEN])
 
     def know(self, rows: Iterable[Doc]) -> None:
         """Count these rows, which are in the table or will be after the next flush."""

@@ -38,6 +38,8 @@ def read(raw: bytes) -> list[dict[str, Any]]:
     return found
 
 
+TOO_DEEP = "The file is nested too deep: make it flatter."
+MOST_VALUES = 1_000_000
 SLAML = "Slaml"  # kind of an object of tasks with a deadline (docs/deadlines.md)
 
 
@@ -124,17 +126,32 @@ def _values(text: str) -> list[Any]:
     except ValueError as error:
         why = f"The file is not JSON: {error}."
     except RecursionError:
-        raise click.ClickException("The file is nested too deep: make it flatter.") from None
+        raise click.ClickException(TOO_DEEP) from None
     try:
         import yaml
     except ImportError:
         raise click.ClickException(f"{why} To read YAML, install PyYAML.") from None
     try:
-        return [value for value in yaml.safe_load_all(text) if value is not None]
-    except yaml.YAMLError as error:
+        found = [value for value in yaml.safe_load_all(text) if value is not None]
+    except RecursionError:
+        raise click.ClickException(TOO_DEEP) from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that cannot be
         if text.lstrip()[:1] in ("{", "["):
             raise click.ClickException(why) from None
         raise click.ClickException(f"The file is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
+    if _holds_too_many(found):
+        raise click.ClickException(f"The file holds more than {MOST_VALUES:,} values, as by an alias that repeats.")
+    return found
+
+
+def _holds_too_many(value: Any) -> bool:
+    """True for more than `MOST_VALUES` values, each alias counted as often as it stands; one may hold itself."""
+    left, counted = [value], 0
+    while left and counted <= MOST_VALUES:
+        one = left.pop()
+        counted += 1
+        left.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+    return counted > MOST_VALUES
 
 
 def _json_values(text: str) -> list[Any]:

@@ -111,13 +111,22 @@ def test_it_is_refused_once_with_what_to_do(
 DEEP = json.dumps(ASKED)[:-1] + ', "notes": ' + "[" * 990 + "]" * 990 + "}"
 
 
-@pytest.mark.parametrize("body", [None, DEEP, "3"], ids=["NULL", "nested", "number"])
+ODD_BODIES = {
+    "NULL": None,
+    "nested": DEEP,
+    "number": "3",
+    "too large": '{"a": 1e999}',
+    "surrogate": '{"a": "\\ud800"}',
+}
+
+
+@pytest.mark.parametrize("body", ODD_BODIES.values(), ids=ODD_BODIES)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_body_that_is_no_object_that_can_be_read_is_refused_and_kept_as_it_is(
     world: World, store_url: str, caplog: pytest.LogCaptureFixture, body: str | None
 ) -> None:
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file, file:
-        for table in ("jobs", "decisions", "gpus", "nodes"):
+        for table in ("jobs", "decisions", "gpus", "nodes", "events", "observations"):
             file.execute("INSERT INTO documents (name, key, body) VALUES (?, 'odd', ?)", (table, body))
     turns(world)
     (problem,) = told(world, caplog)

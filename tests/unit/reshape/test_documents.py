@@ -39,6 +39,17 @@ def test_several_documents_are_read_from_one_file(text: str) -> None:
         (b'{"a": ', "not JSON"),
         (b"a: [", "neither JSON nor YAML"),
         (b"[" * 5000, "nested too deep"),
+        (b"- " * 5000, "nested too deep"),
+        (b'{"iterations": ' + b"9" * 5000 + b"}", "The file is not JSON: Exceeds the limit"),
+        (b"iterations: " + b"9" * 5000, "neither JSON nor YAML: Exceeds the limit"),
+        (b"deadline: 2026-13-45", "neither JSON nor YAML: month must be in"),
+        (b"a: &a [*a]", "more than 1,000,000 values, as by an alias"),
+        (
+            b"".join(b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 9)) for c in b"bcdefghi").replace(
+                b"*a", b"1"
+            ),
+            "more than 1,000,000 values",
+        ),
         (b"a: !!python/object/apply:os.system [echo]", "neither JSON nor YAML"),
     ],
 )
