@@ -78,16 +78,33 @@ class LaunchRecords:
                 yield doc
 
 
+def listens(folder: Path) -> bool:
+    """True unless the shim of this launch has certainly ended; one that is paused by a signal listens, too."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(ANSWER_S)
+        try:
+            _connect(peer, folder)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # so many ask it at once, or descriptors are wanting
+            return True
+    return True
+
+
+def _connect(peer: socket.socket, folder: Path) -> None:
+    """Connect to the shim. A socket's path is limited to 108 bytes; a folder's is not."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        peer.connect(f"/proc/self/fd/{opened}/shim.sock")
+    finally:
+        os.close(opened)
+
+
 def ask_status(folder: Path) -> ShimStatus | None:
     """Return what the shim of this launch says; None if it does not answer."""
     with suppress(OSError, msgspec.MsgspecError), socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(ANSWER_S)
-        # A socket's path is limited to 108 bytes; a folder's is not.
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            peer.connect(f"/proc/self/fd/{opened}/shim.sock")
-        finally:
-            os.close(opened)
+        _connect(peer, folder)
         peer.sendall(b'{"do":"status"}\n')
         with peer.makefile("rb") as lines:
             while line := lines.readline(MOST_BYTES):

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import zlib
@@ -24,7 +25,7 @@ from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc, Evidence, LivingLaunch
 from launcher import playbook
 from launcher.datasets.dataset_cache import DatasetCache
-from launcher.launch_records import LaunchRecords, ask_status
+from launcher.launch_records import LaunchRecords, ask_status, listens
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
@@ -74,7 +75,13 @@ class LocalPlatform:
 
     def gone(self, doc: JobRow) -> bool:
         """True if shim and trainer have released the lock and no playbook can still start them."""
-        return not self._runs.under_way(_name(doc)) and unlocked(self.folders(doc).launch / "shim.lock")
+        return not self._runs.under_way(_name(doc)) and self._nothing_lives(self.folders(doc).launch)
+
+    @staticmethod
+    def _nothing_lives(launch: Path) -> bool:
+        """True if no process of the launch is left. What a killed shim has left is killed: nobody could stop it."""
+        free = unlocked(launch / "shim.lock")
+        return (free or not listens(launch)) and not _killed(launch) and free
 
     def vanished(self, doc: JobRow) -> frozenset[int]:
         """Return no pods: there are none here."""
@@ -92,7 +99,7 @@ class LocalPlatform:
             if known:
                 self.remove({"_id": job_id} | known)
                 self._records.forget(job_id, known["uid"])
-            over = over and not known and not self._runs.under_way(folder.name) and unlocked(folder / "shim.lock")
+            over = over and not known and not self._runs.under_way(folder.name) and self._nothing_lives(folder)
         return over
 
     def keep(self, doc: JobRow) -> None:
@@ -221,6 +228,22 @@ class LocalPlatform:
     def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
+
+
+def _killed(launch: Path) -> list[int]:
+    """Kill the processes of a launch without a shim; returns which.
+
+    The kernel ends the shim's child with it. What that child has forked holds the lock, what `subprocess` has started
+    holds nothing.
+    """
+    mark = b"RESHAPE_ANNOUNCE=" + os.fsencode(launch.resolve() / "announce")  # all inherit it (`sidecar/shim.py`)
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+                found.append(int(entry.parent.name))
+    return found
 
 
 def disk_trouble(state: Path) -> str | None:

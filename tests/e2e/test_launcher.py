@@ -154,6 +154,37 @@ def test_removing_a_launch_whose_shim_was_killed_leaves_no_socket(ground: Ground
     eventually(lambda: not (platform.folders(doc).launch / "shim.sock").exists())
 
 
+STARTED = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+child.wait()
+"""
+FORKED = """
+import os, time
+if child := os.fork():
+    print("child", child, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("script", [STARTED, FORKED], ids=["started", "forked"])
+def test_a_launch_whose_shim_was_killed_is_gone_only_once_what_its_script_started_has_ended(
+    ground: Ground, script: str
+) -> None:
+    """A child that has no descriptor of its parent holds no lock, and one that does holds it; neither is the shim's."""
+    platform, doc = ground.platform(), {**doc_of(), "command": [sys.executable, "-c", script]}
+    shim = launched(platform, doc)
+    asked = {"generation": 1, "command_id": "c1", "gpu_ids": ["GPU-0"], "checkpoint": "", "lease_deadline": 0}
+    assert ask(platform, doc, do="start", **asked)["ok"]
+    text = eventually(lambda: found if (found := platform.output(doc, 0, 1000)[0]).endswith(b"\n") else b"")
+    child = int(text.split()[-1])
+    assert alive(child) and not platform.gone(doc)
+    os.kill(shim, signal.SIGKILL)
+    eventually(lambda: platform.gone(doc))
+    assert not alive(child)
+
+
 def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of()
     shim = launched(platform, doc)
