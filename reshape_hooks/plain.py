@@ -32,6 +32,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
+from reshape_hooks import late_threads
+
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
 MANIFEST = "manifest.json"
@@ -285,7 +287,8 @@ class StopFlag:
         """
         if not self.ours():
             self._tell_shim("stopped")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(ValueError):  # in another thread, while the main one waits for threads of the script
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._tell_shim("ended")
 
     def _let_go(self) -> None:
@@ -304,6 +307,7 @@ class StopFlag:
         self.stopping = StopFlag.asked = True
         if self.idle:
             self.leaving()
+            late_threads.leave_waiting(STOPPED, warn)
             raise SystemExit(STOPPED)
 
     def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from reshape_hooks import claims, plain
+from reshape_hooks import claims, late_threads, plain
 from reshape_hooks.adapters import quick_exit, ranks
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import replay
@@ -120,6 +120,7 @@ class Session:
             atexit.register(_end_at_once)
         quick_exit.leave_driver_as_it_is()
         self._leaves = True
+        late_threads.leave_waiting(plain.STOPPED, plain.warn)
         raise SystemExit(plain.STOPPED)
 
 
