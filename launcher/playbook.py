@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,14 +75,21 @@ def run(
         raise Fatal(f"there is no playbook {playbook}")
     private = folder / f"ansible-{playbook.stem}"
     environment = _environment(inherit)
-    playbook_leftovers.end(private)
-    try:
-        _prepare(private, variables, timeout_s)
-        outcome = _Outcome(_runner(playbook, private, environment, cancelled))
-    except OSError as error:
-        raise Transient(f"{error.strerror or error}: {error.filename or private}") from error
-    finally:
+    outcome = None
+    while outcome is None:
+        began = time.monotonic()
         playbook_leftovers.end(private)
+        try:
+            _prepare(private, variables, timeout_s)
+            outcome = _Outcome(_runner(playbook, private, environment, cancelled))
+        except OSError as error:
+            raise Transient(f"{error.strerror or error}: {error.filename or private}") from error
+        except OverflowError:  # of pexpect, which waits by the wall clock: that was set back meanwhile
+            outcome = None
+        finally:
+            playbook_leftovers.end(private)
+        if outcome is not None and outcome.runner.timed_out and time.monotonic() - began < timeout_s:
+            outcome = None  # ansible-runner counts by the wall clock, too: that was set forward
     outcome.judge(timeout_s)
     shutil.rmtree(private, ignore_errors=True)
 

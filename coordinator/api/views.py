@@ -29,6 +29,7 @@ SHOWN: tuple[JobField, ...] = (
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
     "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
 )  # fmt: skip
+TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 
 
 def job_view(
@@ -43,6 +44,7 @@ def job_view(
     done = max(done, int(stored.get("iters_done") or 0))
     ours: JobRow = job.doc if job.accepted else {}  # before intake a document may hold anything
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
+    view |= {field: None for field in TIMES if number(view[field]) is None}  # as a hand wrote into an ended job
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
         "gpus_per_pod": job.gpus_per_pod, "reshapes": int(number(view["reshapes"]) or 0),

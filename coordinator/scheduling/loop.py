@@ -121,7 +121,7 @@ class DecisionLoop:
         snapshot = self._build_snapshot(seen, self.telemetry.observed, began, self._snapshots)  # 3 freeze
         if written := self._warn_infeasible(seen, snapshot):
             seen = {**seen, **written}
-        if written := self._record_missed_deadlines(seen):
+        if written := self._record_missed_deadlines(seen, snapshot):
             seen = {**seen, **written}
         decisions = decide(snapshot, began, self.settings)  # 4
         took = self.clock.now() - began
@@ -311,11 +311,14 @@ class DecisionLoop:
                     self._record(written[job.id], JobWarned(why))
         return written
 
-    def _record_missed_deadlines(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
-        """Record once that the deadline of a job has passed."""
-        wall, written = self.clock.wall(), dict[str, JobRecord]()
-        for job in [job for job in self._due.of(seen).values() if job.state not in s.ENDED]:
-            if missed := progress.missed_event(job, wall):
+    def _record_missed_deadlines(
+        self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot
+    ) -> dict[str, JobRecord]:
+        """Record once that the deadline of a job has passed, by a clock that does not jump."""
+        now, wall, written = self.clock.now(), self.clock.wall(), dict[str, JobRecord]()
+        submitted = {job.id: job.submit_s for job in snapshot.where(has_deadline)}
+        for job in [job for job in self._due.of(seen).values() if job.id in submitted]:
+            if missed := progress.missed_event(job, job.submit_ts + now - submitted[job.id]):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
                     self._record(written[job.id], missed)

@@ -55,9 +55,15 @@ class _Kept:
     submit_s: float
 
     def submitted(self, record: JobRecord, at: Moment) -> float:
-        """When it was submitted, as first worked out: a jump of the wall clock makes no job wait longer."""
+        """When it was submitted: a jump of the wall clock makes no job wait longer.
+
+        Of what the clock said before and what it says now the shorter wait counts, as either may be wrong.
+        """
+        submit_s = at.of(record.submit_ts)
         same = (record.uid, record.submit_ts) == (self.record.uid, self.record.submit_ts)
-        return self.submit_s if same else at.of(record.submit_ts)
+        if same and (submit_s < self.submit_s or submit_s > at.now):
+            return self.submit_s
+        return submit_s
 
 
 class SnapshotJobs:

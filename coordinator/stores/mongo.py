@@ -214,13 +214,14 @@ class MongoStore:
             self._table(EVENTS).insert_many(checked)
 
     def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
+        later = {"_id": {"$gt": seq, "$lte": rules.LAST_EVENT}}
         with self._translated():
-            return [*self._table(EVENTS).find({"_id": {"$gt": seq}}).sort("_id", 1).limit(limit)]
+            return [*self._table(EVENTS).find(later).sort("_id", 1).limit(limit)]
 
     def last_event(self) -> int:
         # Numbers only: a foreign document must not break the count.
         with self._translated():
-            last = [*self._table(EVENTS).find({"_id": {"$gte": 0}}).sort("_id", -1).limit(1)]
+            last = [*self._table(EVENTS).find({"_id": {"$gte": 0, "$lte": rules.LAST_EVENT}}).sort("_id", -1).limit(1)]
         return last[0]["_id"] if last else 0
 
     def wait(self, seconds: float) -> bool:

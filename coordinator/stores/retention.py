@@ -8,7 +8,7 @@ a coordinator. What is removed is chosen by pure functions; a row that changed s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -58,7 +58,7 @@ class Past:
 
     @classmethod
     def of(cls, rows: Iterable[Doc], slamls: Iterable[Doc]) -> Past:
-        jobs = [JobRecord(row) for row in rows]
+        jobs = [JobRecord(row) for row in rows if isinstance(row["_id"], Hashable)]  # no write finds others
         refused = {job.key: job for job in jobs if job.doc.get("problems") and not job.uid}
         return cls(
             {job.id: job for job in jobs if not is_closed(job.doc) and job.key not in refused},
@@ -112,7 +112,7 @@ def prune(store: Store, keep: Keep, wall: float, ages: bool = True) -> Removed:
     keep = keep if ages else replace(keep, jobs_s=NO_AGE_S, events_s=NO_AGE_S)
     past = Past.of(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
     jobs = set(jobs_to_remove(past, keep, wall))
-    rows = list(store.scan("decisions", ("job_id", "jobs", "at")))
+    rows = [row for row in store.scan("decisions", ("job_id", "jobs", "at")) if isinstance(row["_id"], Hashable)]
     decisions = store.remove("decisions", list(decisions_to_remove(rows, past, jobs, keep, wall)))
     known, predicted = list(store.scan("observations", ("at",))), list(store.scan("predictions", ("at",)))
     refused = store.remove("jobs", list(refused_to_remove(past, keep, wall)), {"uid": None})

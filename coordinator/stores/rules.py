@@ -17,6 +17,7 @@ from coordinator.ports import Doc
 MAX_DEPTH = 100  # levels; MongoDB's limit
 MAX_BYTES = 16 * 1024 * 1024  # MongoDB's limit for one document
 INT_LIMIT = 2**63  # BSON and SQLite both keep signed 64 bits
+LAST_EVENT = 2**53  # a higher number is none of ours: those that follow it could not be kept
 
 FOLLOWED = ("jobs", "gpus", "nodes", "queues", "speed_profiles", "overheads", "accuracy_profiles")
 """Tables that the decision loop follows by `Store.changed` where the store can tell."""

@@ -39,7 +39,7 @@ REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"
 SELECT = "SELECT key, body FROM documents WHERE name = ?"
 BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
 CHANGED = "SELECT name, key, body FROM changes LEFT JOIN documents USING (name, key) WHERE number > ?"
-NUMBERED = "key < ''"  # numbers come before text
+NUMBERED = f"key <= {rules.LAST_EVENT}"  # and no text, which comes behind numbers
 PART = 1_000  # rows of one part of `scan` or `remove`
 
 PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM})
@@ -62,11 +62,7 @@ class SqliteStore:
             Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_private(path)
             self._file = _identity(path)
-            try:
-                self._take()
-            except sqlite3.Error as error:
-                if not (salvage.is_damage(error) and salvage.is_ours(Path(path))):
-                    raise
+            if not self._taken():
                 self._mend()
 
     def _take(self) -> None:
@@ -91,6 +87,10 @@ class SqliteStore:
                 os.truncate(index, self._index_size)
             else:
                 self._index_size = size
+
+    def _has_log(self) -> bool:
+        """False where the log of writes was deleted: what is written into it, nobody will find."""
+        return self._log is None or self._log == _identity(f"{self._path}-wal")
 
     def _leave_folder(self) -> None:
         if self._folder is not None:
@@ -288,7 +288,7 @@ class SqliteStore:
     def _follow(self) -> None:
         """Open the file anew if another one has taken its place; write it back if it was deleted."""
         there = _identity(self._path)
-        if there == self._file or self._closed:
+        if self._closed or (there == self._file and self._has_log()):
             return
         if there is None and self._folder is not None and (place := _moved_to(self._folder, Path(self._path).parent)):
             raise Transient(
@@ -296,15 +296,32 @@ class SqliteStore:
                 "until then; what trains, trains on."
             )
         with salvage.alone(Path(self._path)):  # where another process mends it, no file may be there for a moment
-            if _identity(self._path) is None:
+            there = _identity(self._path)
+            without_log = there == self._file and not self._has_log()
+            if there is None or without_log:
                 salvage.write_back(self._connection, Path(self._path))
-                log.warning("The file %s was deleted; it is written back as it was.", self._path)
+                what = f"{self._path}-wal" if without_log else self._path
+                log.warning("The file %s was deleted; it is written back as it was.", what)
             else:
                 log.warning("Another file has taken the place of %s; it is read from now on.", self._path)
             self._connection.close()
-            salvage.come_back(Path(self._path), own_log=self._log == _identity(f"{self._path}-wal"))
-            self._take()
+            own_log = without_log or self._log == _identity(f"{self._path}-wal")
+            salvage.come_back(Path(self._path), own_log)
+            self._file = _identity(self._path)
+            sound = self._taken()
+        if not sound:
+            self._mend()
         self._woken.set()
+
+    def _taken(self) -> bool:
+        """Open the file; False if it is damaged."""
+        try:
+            self._take()
+        except sqlite3.Error as error:
+            if not (salvage.is_damage(error) and salvage.is_ours(Path(self._path))):
+                raise
+            return False
+        return True
 
     def _mend(self) -> None:
         """Set the damaged file aside, and take over what can be read into a new one, unless another process has."""
@@ -315,7 +332,7 @@ class SqliteStore:
                 try:
                     salvage.renew(Path(self._path), _connect, INSERT)
                 except Transient:
-                    self._connection = _unprepared(self._path)  # the next use meets the damage again
+                    self._connection, self._log = _unprepared(self._path), None  # the next use meets the damage again
                     raise
             self._take()
 

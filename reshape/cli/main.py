@@ -56,6 +56,8 @@ def main() -> None:
 def run(arguments: list[str], cluster: ClusterDoor | None = None, called: str = "reshape") -> int:
     """Run one command line; returns the exit code. Never a traceback for what a user can cause."""
     try:
+        if odd := next((one for one in arguments if not _is_text(one)), None):
+            raise click.UsageError(f"The argument {odd!a} is no text in UTF-8.")
         code = cli.main(arguments, prog_name=called, standalone_mode=False, obj=cluster)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -68,6 +70,15 @@ def run(arguments: list[str], cluster: ClusterDoor | None = None, called: str = 
         return reader_has_gone()
     except Exception as error:
         return failed(error)
+
+
+def _is_text(argument: str) -> bool:
+    """False for bytes that are no UTF-8: no id and no path that the coordinator could keep."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

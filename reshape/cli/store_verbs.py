@@ -69,12 +69,19 @@ def export(settings: CliSettings, file: Path, url: str | None) -> None:
     from coordinator.adapters.clock import SystemClock
     from coordinator.errors import Rejected
     from coordinator.recovery.transfer import exported
+    from coordinator.stores.salvage import PARTS
 
+    file = file.resolve()  # of a link the file that it leads to
+    _check_ordinary(file)
+    own = _file(_url(settings, url))
+    if own is not None and file in [own.resolve().with_name(f"{own.name}{part}") for part in PARTS]:
+        raise Rejected(f"{file} belongs to the store itself: name another file.")
     new = file.with_name(f"{file.name}.new")
     if not os.access(file.absolute().parent, os.W_OK):
         raise Rejected(f"The folder of {file} is missing or not yours to write in: name another file.")
     with _opened(settings, url) as opened:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as lines:
+        new.unlink(missing_ok=True)  # it may be another user's, or a link
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as lines:
             rows = exported(opened, SystemClock().wall(), complain)
             written = sum(lines.write(f"{line}\n") > 0 for line in rows)
         new.replace(file)
@@ -99,6 +106,7 @@ def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> 
     from coordinator.recovery.transfer import import_all
     from coordinator.stores.elector import Elector, Holder
 
+    _check_ordinary(file)
     if not url and (last := _of_last_up(settings.state)) != _default(settings.state):
         import re
 
@@ -123,8 +131,10 @@ def check(settings: CliSettings, url: str | None) -> int:
             time.sleep(AGAIN_S)
             again = set(_contradictions(opened))
             found = [sentence for sentence in found if sentence in again]
+    from reshape.output.tables import plain
+
     for sentence in found:
-        click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
+        click.echo(plain(f"{sentence[0].upper()}{sentence[1:]}."))
     if not found:
         click.echo("Nothing contradicts.")
     return 1 if found else 0
@@ -175,6 +185,14 @@ def _opened(settings: CliSettings, url: str | None, must_exist: bool = True) -> 
         opened.close()
 
 
+def _check_ordinary(file: Path) -> None:
+    """Raise `Rejected` for a device, a pipe or a folder: one would be replaced, another read without end."""
+    from coordinator.errors import Rejected
+
+    if file.exists() and not file.is_file():
+        raise Rejected(f"{file} is no ordinary file: name another one.")
+
+
 def _url(settings: CliSettings, url: str | None) -> str:
     return url or _of_last_up(settings.state)
 
@@ -195,7 +213,7 @@ def _of_last_up(state: Path) -> str:
 
 
 def _file(url: str) -> Path | None:
-    return Path(url.removeprefix(SQLITE)) if url.startswith(SQLITE) else None
+    return Path(url.removeprefix(SQLITE)).absolute() if url.startswith(SQLITE) else None
 
 
 def _compact(url: str) -> Removed:
@@ -230,7 +248,7 @@ def _size(file: Path | None) -> int:
 
     if file is None:
         return 0
-    if not file.exists():
+    if not file.is_file():
         raise Rejected(f"There is no store {file}: name another one with --store.")
     log = file.with_name(f"{file.name}-wal")
     return file.stat().st_size + (log.stat().st_size if log.exists() else 0)

@@ -85,8 +85,11 @@ def failed(error: Exception) -> int:
     from coordinator.errors import ReshapeError
     from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
-    if isinstance(error, OSError) and error.errno in DISK_FAULTS:
-        complain(f"{error.filename or 'A file'} cannot be written ({error.strerror}): make room, then try again.")
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS and not error.filename:
+        complain(f"The output cannot be written ({error.strerror}). What was asked may be done: look, then repeat it.")
+        return REFUSED
+    if isinstance(error, OSError) and error.filename and not isinstance(error, CoordinatorUnreachable):
+        complain(f"{error.filename!s} cannot be used: {error.strerror}.")
         return REFUSED
     if not isinstance(error, ReshapeError | CoordinatorRefused | CoordinatorUnreachable):
         raise error

@@ -62,6 +62,8 @@ def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began:
             with file.open("rb") as log:
                 log.seek(began)
                 said = log.read().decode("utf-8", "replace").strip().splitlines()
+            if runs(state):  # one that was started at the same time; both write into one log
+                raise Rejected(f"`reshape up` already runs with the state folder {state}.")
             if trouble := disk_trouble(state):  # then its log may lack the reason
                 raise Rejected(f"`reshape up` cannot begin: {trouble}, then try again.")
             raise Rejected(said[-1] if said else f"`reshape up` ended with {process.returncode} without saying why.")

@@ -12,7 +12,6 @@ import ipaddress
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -50,6 +49,7 @@ from reshape.services.inventory import check_types, in_words, inventory
 from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problems
 from reshape.services.machine_load import watch_load
 from reshape.services.old_folders import watch_folders
+from reshape.services.private_state import close_to_others, secret, write_private
 from reshape.services.up_log import keep_short
 from sidecar import device_filter
 from sidecar.resources.gpus import device_minors
@@ -88,7 +88,9 @@ def run(
     store = _absolute(store or "")
     config, settings = _settings(policy)
     with _alone(state), listen(host, port or _port_before(state)) as listener:
-        address = Address(_url(host, listener), _secret(state / "api.token"))
+        for sentence in close_to_others(state):
+            click.echo(f"Warning: {sentence}", err=True)
+        address = Address(_url(host, listener), secret(state / "api.token"))
         emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
         coordinator, platform = _build(state, store, address, found, emulated, config, settings)
         look = LocalInventory(state) if any(not gpu.emulated for gpu in found[0].gpus) else None
@@ -165,7 +167,7 @@ def _build(
         store.close()
         raise
     gpus = [gpu for node in nodes for gpu in node.gpus]
-    clock, master_key = SystemClock(), _secret(state / "master.key").encode()
+    clock, master_key = SystemClock(), secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")
     real = bool(gpus) and not gpus[0].emulated
     local = LocalSettings(
@@ -218,7 +220,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, told.put_nowait, None)
     up_file = state / "up.json"
     about = {"url": address.url, "token": address.token, "store": store, "pid": os.getpid()}
-    _write_private(up_file, json.dumps(about))
+    write_private(up_file, json.dumps(about))
     click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
@@ -308,24 +310,6 @@ def _port_before(state: Path) -> int:
     except (OSError, ValueError, KeyError):
         return 0
     return port
-
-
-def _secret(path: Path) -> str:
-    """Return a secret of this state folder, made on first use."""
-    if not path.exists():
-        _write_private(path, secrets.token_hex(32))
-    return path.read_text().strip()
-
-
-def _write_private(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    try:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text)
-        new.replace(path)
-    except OSError as error:
-        why = f"{path} cannot be written ({error.strerror}): make room on that disk, then try again"
-        raise Rejected(f"`reshape up` cannot begin: {why}.") from error
 
 
 __all__ = ["ReshapeError", "run"]

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -146,6 +147,8 @@ def met() -> ranks.Ranks:
 
 def of_process(together: ranks.Ranks | None = None) -> Session:
     """Return the session of this process."""
+    if not _sessions and threading.current_thread() is not threading.main_thread():
+        raise LeftAlone("it trains in a thread that is not the main one, where Python hears no signal")
     if not _sessions:
         _sessions.append(Session(together or ranks.Ranks()))
     return _sessions[0]

@@ -250,3 +250,32 @@ print(len(again.list("jobs")), again.get("jobs", 7)["left"])
     command = [sys.executable, "-c", script, str(tmp_path / "store.sqlite")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patient(60))
     assert (done.returncode, done.stdout) == (0, "200 5000\n"), done.stderr
+
+
+@pytest.mark.parametrize("parts", [["-wal"], ["-wal", "-shm"]], ids="+".join)
+def test_a_log_of_writes_that_is_deleted_loses_nothing(tmp_path: Path, parts: list[str]) -> None:
+    file = tmp_path / "state" / "store.sqlite"
+    first, second = few(file), SqliteStore(str(file))
+    first.insert("jobs", {"_id": "in the log"})
+    for part in parts:
+        file.with_name(f"{file.name}{part}").unlink()
+    second.insert("jobs", {"_id": "after it"})
+    first.insert("jobs", {"_id": "last"})
+    for store in (first, second):
+        assert {"in the log", "after it", "last"} <= {doc["_id"] for doc in store.list("jobs")}
+    shutil.copytree(file.parent, tmp_path / "killed")  # as a process that is killed leaves it
+    kept = {doc["_id"] for doc in SqliteStore(str(tmp_path / "killed" / file.name)).list("jobs")}
+    assert len(kept) == 63 and {"in the log", "after it", "last"} <= kept
+
+
+def test_a_damaged_file_that_is_moved_into_its_place_is_set_aside(tmp_path: Path) -> None:
+    file = tmp_path / "reshape.sqlite"
+    store = few(file)
+    for content in (b"\x00\xff" * 2500, file.read_bytes()[:5000]):
+        other = tmp_path / "other"
+        other.write_bytes(content)
+        other.replace(file)
+        assert store.list("jobs") == []
+        store.insert("jobs", {"_id": "new"})
+        assert [doc["_id"] for doc in SqliteStore(str(file)).list("jobs")] == ["new"]
+    assert len(list(tmp_path.glob("reshape.sqlite.damaged-?"))) == 2

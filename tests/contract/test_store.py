@@ -348,3 +348,12 @@ def test_several_rows_are_put_at_once_new_ones_and_those_that_are_there(store: S
         store.put_many("overheads", [{"_id": "a", "ckpt": 4.0}, {"_id": "c", "ckpt": math.nan}])
     store.put_many("overheads", [])
     assert [row["ckpt"] for row in store.list("overheads")] == [2.0, 3.0]
+
+
+def test_an_event_with_a_number_that_is_none_of_ours_is_passed_over(store: Store) -> None:
+    store.append_events([{"_id": 3, "type": "a"}])
+    store.put("events", {"_id": 2**63 - 1, "type": "by hand"})
+    assert store.last_event() == 3
+    assert [event["_id"] for event in store.events_after(0)] == [3]
+    store.append_events([{"_id": 4, "type": "b"}])
+    assert [event["_id"] for event in store.events_after(3)] == [4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -10,8 +11,11 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,6 +187,21 @@ def test_a_launch_whose_shim_was_killed_is_gone_only_once_what_its_script_starte
     os.kill(shim, signal.SIGKILL)
     eventually(lambda: platform.gone(doc))
     assert not alive(child)
+
+
+@pytest.mark.parametrize(
+    ("module", "jump_s"), [("pexpect.expect", -40 * 86_400.0), ("ansible_runner.runner", 40 * 86_400.0)]
+)
+def test_a_clock_that_is_set_while_a_playbook_runs_fails_no_launch(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, jump_s: float
+) -> None:
+    """pexpect and ansible-runner, which wait for the playbook, count by the wall clock."""
+    jumps = chain(range(6), repeat(6))
+    clock = SimpleNamespace(time=lambda: time.time() + jump_s * next(jumps), sleep=time.sleep)
+    monkeypatch.setattr(importlib.import_module(module), "time", clock)
+    write_play(tmp_path / "plays", "slow.yml", "take a second", "sleep", "1")
+    playbook.run(tmp_path / "plays" / "slow.yml", tmp_path, {}, 30.0)
+    assert next(jumps) == 6, "it was set"
 
 
 def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground: Ground) -> None:

@@ -83,6 +83,11 @@ def test_an_ended_job_has_nothing_left() -> None:
     assert (view["iterations_left"], view["epochs_left"]) == (None, None)
 
 
+def test_a_time_that_a_hand_wrote_into_an_ended_job_counts_as_missing() -> None:
+    view = job_view(job(s.COMPLETED, finish_ts="x", start_ts=["y"]), None, {}, emulated=False)
+    assert (view["finish_ts"], view["start_ts"]) == (None, None)
+
+
 def test_a_held_job_that_was_cancelled_is_shown_as_cancelled() -> None:
     held = job_view(job(s.SUBMITTED, held="it failed"), None, {}, emulated=False)
     cancelled = job_view(job(s.CANCELLED, held="it failed"), None, {}, emulated=False)

@@ -268,3 +268,40 @@ def test_an_export_names_the_rows_that_no_import_takes(
     assert "make it flatter. Correct that line or delete it." in capsys.readouterr().err
     copy.write_text("".join(line for line in copy.read_text().splitlines(True) if '"deep"' not in line))
     assert verb(tmp_path / "other", "import", str(copy)) == 0
+
+
+def test_what_is_no_ordinary_file_is_neither_replaced_nor_read(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    for words in (["export", str(pipe)], ["import", "--force", str(pipe)]):
+        assert verb(filled, *words) != 0
+        assert "no ordinary file" in capsys.readouterr().err
+    assert pipe.is_fifo()
+    own = filled / "reshape.sqlite"
+    before = rows_of(filled)
+    for name in (own, own.with_name("reshape.sqlite-wal")):
+        assert verb(filled, "export", str(name)) == 1
+        assert f"{name} belongs to the store itself: name another file." in capsys.readouterr().err
+    assert rows_of(filled) == before
+    link.symlink_to(tmp_path / "target")
+    assert verb(filled, "export", str(link)) == 0
+    assert link.is_symlink() and (tmp_path / "target").stat().st_size > 0
+
+
+@pytest.mark.parametrize("words", [["check"], ["compact"], ["export", "copy"]], ids=" ".join)
+def test_a_store_without_a_file_is_told(filled: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb(filled, *words, "--store", "sqlite:///") == 1
+    assert "There is no store" in capsys.readouterr().err
+
+
+def test_check_prints_what_others_wrote_on_one_line_without_control_characters(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(f"sqlite:///{filled / 'reshape.sqlite'}")
+    store.put("gpus", held("g9", "evil\x1b[2J\nNothing contradicts."))
+    store.close()
+    assert verb(filled, "check") == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\nNothing" not in out and "evil" in out
