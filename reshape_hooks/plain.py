@@ -32,8 +32,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-from reshape_hooks import late_threads
-
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
 MANIFEST = "manifest.json"
@@ -307,7 +305,10 @@ class StopFlag:
         self.stopping = StopFlag.asked = True
         if self.idle:
             self.leaving()
-            late_threads.leave_waiting(STOPPED, warn)
+            with contextlib.suppress(ImportError):  # where this file was copied alone
+                from reshape_hooks import late_threads
+
+                late_threads.leave_waiting(STOPPED, warn)
             raise SystemExit(STOPPED)
 
     def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:
