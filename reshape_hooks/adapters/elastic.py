@@ -17,6 +17,7 @@ import io
 import itertools
 import pickle
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -384,8 +385,11 @@ def _set_again(part: Any, small: Any) -> None:
         part.load_state_dict(small)
 
 
-def _refused(why: session.LeftAlone) -> SystemExit:
-    return SystemExit(f"Elastic cannot make this training elastic, because {why}")
+def _refused(why: session.LeftAlone) -> Exception | SystemExit:
+    """An end with a sentence; in a thread of the script, where Python says nothing of such an end, an error."""
+    sentence = f"Elastic cannot make this training elastic, because {why}"
+    main = threading.current_thread() is threading.main_thread()
+    return SystemExit(sentence) if main else RuntimeError(sentence)
 
 
 def _files(state: dict[str, Any], in_memory: bool) -> dict[str, Any]:

@@ -202,9 +202,9 @@ class ElasticFit:
             if len(loaders) != 1:
                 raise LeftAlone("it trains on several DataLoaders at once")
             order.refuse(loaders[0])
+            self.run = session.of_process()
         except LeftAlone as why:
             return session.tell_left_alone(why)
-        self.run = session.of_process()
         assert self.variables is not None
         self.variables.add_objects(own_attributes.of_script("data", [None, loaders[0].dataset]))
         self.variables.leave(trainer.optimizers)

@@ -484,6 +484,14 @@ def test_batches_whose_order_may_be_another_one_are_refused_before_the_first_sto
     assert run(tmp_path / "parts", by_number, 2)[-2:] == run(tmp_path / "whole", by_number, 1)[-2:]
 
 
+def test_one_in_a_thread_is_refused(tmp_path: Path) -> None:
+    code = "import threading, reshape_hooks\nthreading.Thread(target=reshape_hooks.Elastic).start()"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    said = "Elastic cannot make this training elastic, because it trains in a thread that is not the main one"
+    assert f"RuntimeError: {said}" in ended.stderr
+
+
 def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None:
     code = "import signal, reshape_hooks\nsignal.signal(15, lambda *_: None)\nreshape_hooks.Elastic()"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
