@@ -20,11 +20,13 @@ from typing import Any
 
 import click
 
+from coordinator.errors import Rejected
 from launcher import playbook
 from reshape import foreign
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.doctor import Finding, Level, show
 from reshape.services.detached import runs
+from reshape.services.private_state import open_to_others
 from sidecar import device_filter
 from sidecar.resources.gpus import list_gpus, short_type
 
@@ -47,6 +49,7 @@ def examine(state: Path) -> Iterator[Finding]:
     yield from _open_files()
     yield from _memory()
     yield from _folder(state)
+    yield from _rights(state)
     yield from _clock(state)
     yield from _up(state)
 
@@ -114,6 +117,14 @@ def _folder(state: Path) -> Iterator[Finding]:
     yield Finding(level, f"The state folder {state} is on a disk with {_size(free)} free{room}.")
 
 
+def _rights(state: Path) -> Iterator[Finding]:
+    try:
+        for path, _ in open_to_others(state):
+            yield Finding("warning", f"Other users can read or change {path}: the next `reshape up` closes it to them.")
+    except Rejected as error:
+        yield Finding("missing", str(error))
+
+
 def _clock(state: Path) -> Iterator[Finding]:
     """Compare it with when the state was written last."""
     written = [path.stat().st_mtime for path in state.glob("*") if path.is_file()] if state.is_dir() else []
@@ -146,10 +157,12 @@ def _port(state: Path) -> Iterator[Finding]:
     """Trainings that run on while it is down report to its old port."""
     try:
         port = int(json.loads((state / "up.json").read_text("utf-8"))["url"].rpartition(":")[2])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     try:
         socket.create_server(("127.0.0.1", port)).close()
+    except OverflowError:  # no port, written by somebody else
+        return
     except OSError:
         what = "trainings that still run report there, so free it before the next `reshape up`"
         yield Finding("warning", f"Another program has taken port {port} of the last `reshape up`: {what}.")

@@ -45,8 +45,11 @@ def write_private(path: Path, text: str) -> None:
         raise Rejected(f"`reshape up` cannot begin: {why}.") from error
 
 
-def close_to_others(state: Path) -> Iterator[str]:
-    """Take rights of others on the folder and its secrets away; yields a sentence for each. `Rejected`: not ours."""
+def open_to_others(state: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the folder and its secrets as far as others have rights there that they must not have, with their bits.
+
+    `Rejected`: one belongs to another user, who could put another in its place.
+    """
     me = os.geteuid()
     for path in (state, *(state / name for name in SECRETS)):
         try:
@@ -58,10 +61,16 @@ def close_to_others(state: Path) -> Iterator[str]:
                 f"{path} belongs to user {there.st_uid}, who could act as you by it: run as that user, or name another "
                 "folder with --state."
             )
-        open_ = there.st_mode & (0o022 if path == state else 0o077)
-        if not open_ or stat.S_ISLNK(there.st_mode) or there.st_mode & stat.S_ISVTX:  # sticky: a folder for all users
-            continue
-        path.chmod(stat.S_IMODE(there.st_mode) & ~open_)
+        bits = there.st_mode & (0o022 if path == state else 0o077)
+        shared = stat.S_ISLNK(there.st_mode) or there.st_mode & stat.S_ISVTX  # sticky: a folder for all users
+        if bits and not shared:
+            yield path, bits
+
+
+def close_to_others(state: Path) -> Iterator[str]:
+    """Take rights of others on the folder and its secrets away; yields a sentence for each. `Rejected`: not ours."""
+    for path, bits in open_to_others(state):
+        path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~bits)
         if path == state:
             yield f"Other users could write in {path}; they no longer can."
         else:

@@ -38,6 +38,22 @@ def test_a_machine_on_which_all_is_there_lacks_nothing(state: Path) -> None:
     assert not state.exists(), "it changes nothing"
 
 
+def test_a_state_folder_that_others_can_change_is_told(state: Path) -> None:
+    state.mkdir(mode=0o700)
+    (state / "api.token").write_text("x")
+    (state / "api.token").chmod(0o644)
+    assert found(state, "warning")[-1].startswith(f"Other users can read or change {state}/api.token: the next")
+    (state / "api.token").chmod(0o600)
+    assert not any("Other users" in sentence for sentence in found(state))
+
+
+@pytest.mark.parametrize("url", ['{"url": 1}', '{"url": "http://127.0.0.1:99999"}', "[]", "{}"])
+def test_an_address_that_is_none_is_passed_over(state: Path, url: str) -> None:
+    state.mkdir(mode=0o700)
+    (state / "up.json").write_text(url)
+    assert f"No `reshape up` runs with the state folder {state}." in found(state)
+
+
 def test_without_the_extra_that_launches_need_it_says_how_to_install_it(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
