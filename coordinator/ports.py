@@ -164,7 +164,7 @@ class Platform(Protocol):
     def unplaced(self, doc: JobRow) -> str | None:
         """Return why there is no place for the launch, such as on a full node or disk; None if there is.
 
-        Asked of a launch that is late or has failed.
+        Asked of a launch that is late or has failed; a failed one with a reason is tried again without end.
         """
         ...
 

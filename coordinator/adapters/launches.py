@@ -94,9 +94,10 @@ class Launches:
         return Evidence(tuple(row["doc"] for row in rows))
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Return why Volcano has not placed its pod yet; None if it has."""
-        why = (self._found(doc) or {}).get("unplaced")
-        return None if why is None else str(why)
+        """Return why Volcano has not placed its pod yet; None if it has, or if the launch has failed, as by a quota."""
+        found = self._found(doc) or {}
+        why = found.get("unplaced")
+        return None if why is None or found.get("failure") is not None else str(why)
 
     def remove(self, doc: JobRow) -> None:
         """Request the removal of a launch, even one never requested: a late request must not bring it up."""

@@ -160,6 +160,8 @@ def test_what_keeps_it_from_being_begun_is_the_launchers_word(launches: Launches
     assert launches.unplaced(DOC) is None
     answer(store, unplaced="Volcano finds no place for its pod")
     assert launches.unplaced(DOC) == "Volcano finds no place for its pod"
+    answer(store, failure="exceeded quota", unplaced="exceeded quota")
+    assert launches.unplaced(DOC) is None, "what was refused counts as a try"
 
 
 # a job of several pods
