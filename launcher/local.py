@@ -81,7 +81,7 @@ class LocalPlatform:
     def _nothing_lives(launch: Path) -> bool:
         """True if no process of the launch is left. What a killed shim has left is killed: nobody could stop it."""
         free = unlocked(launch / "shim.lock")
-        return (free or not listens(launch)) and not _killed(launch) and free
+        return (free or not listens(launch)) and not _kill_leftovers(launch) and free
 
     def vanished(self, doc: JobRow) -> frozenset[int]:
         """Return no pods: there are none here."""
@@ -230,7 +230,7 @@ class LocalPlatform:
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
 
 
-def _killed(launch: Path) -> list[int]:
+def _kill_leftovers(launch: Path) -> list[int]:
     """Kill the processes of a launch without a shim; returns which.
 
     The kernel ends the shim's child with it. What that child has forked holds the lock, what `subprocess` has started

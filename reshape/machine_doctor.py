@@ -49,7 +49,7 @@ def examine(state: Path) -> Iterator[Finding]:
     yield from _open_files()
     yield from _memory()
     yield from _folder(state)
-    yield from _rights(state)
+    yield from _rights_of_others(state)
     yield from _clock(state)
     yield from _up(state)
 
@@ -117,7 +117,7 @@ def _folder(state: Path) -> Iterator[Finding]:
     yield Finding(level, f"The state folder {state} is on a disk with {_size(free)} free{room}.")
 
 
-def _rights(state: Path) -> Iterator[Finding]:
+def _rights_of_others(state: Path) -> Iterator[Finding]:
     try:
         for path, _ in open_to_others(state):
             yield Finding("warning", f"Other users can read or change {path}: the next `reshape up` closes it to them.")

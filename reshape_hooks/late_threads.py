@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 QUIET_S = 10.0  # without any work before the threads are left
 LOOK_S = 0.5
@@ -28,19 +29,26 @@ BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 def leave_waiting(code: int, warn: Callable[[str], object]) -> None:
     """Have this process, which ends now, end with `code` even if threads of the script wait for something for ever."""
     left = threading.Event()
-    tidy = threading.Thread(target=_tidy, args=(left,), name="reshape-tidy", daemon=True)
+    tidy = threading.Thread(target=_tidy_once_left, args=(left,), name="reshape-tidy", daemon=True)
     tidy.start()  # now: from 3.12 on Python starts no thread any more once it ends
-    threading.Thread(target=_end, args=(code, warn, left, tidy), name="reshape-end", daemon=True).start()
+    threading.Thread(
+        target=_end_without_threads, args=(code, warn, left, tidy), name="reshape-end", daemon=True
+    ).start()
 
 
-def _end(code: int, warn: Callable[[str], object], left: threading.Event, tidy: threading.Thread) -> None:
+def _end_without_threads(
+    code: int, warn: Callable[[str], object], left: threading.Event, tidy: threading.Thread
+) -> None:
     while not _python_ends():
         time.sleep(LOOK_S)
-    worked_at, before = time.monotonic(), _work()
-    while kept_by := _others():
+    worked_at = time.monotonic()
+    before = _work_done()
+    while kept_by := _kept_by():
         time.sleep(LOOK_S)
-        now = _work()
-        if _works() or now[0] - before[0] > BUSY_CPU * LOOK_S or now[1] - before[1] > BUSY_BYTES * LOOK_S:
+        now = _work_done()
+        computes = now.cpu_s - before.cpu_s > BUSY_CPU * LOOK_S
+        moves_data = now.moved_bytes - before.moved_bytes > BUSY_BYTES * LOOK_S
+        if computes or moves_data or _waits_for_disk():
             worked_at = time.monotonic()
         before = now
         if time.monotonic() - worked_at > QUIET_S:
@@ -50,7 +58,7 @@ def _end(code: int, warn: Callable[[str], object], left: threading.Event, tidy: 
             os._exit(code)
 
 
-def _tidy(left: threading.Event) -> None:
+def _tidy_once_left(left: threading.Event) -> None:
     """Do what Python does behind its threads, once they are left, and others rely on."""
     left.wait()
     atexit._run_exitfuncs()
@@ -66,7 +74,7 @@ def _python_ends() -> bool:
     return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
 
 
-def _others() -> str:
+def _kept_by() -> str:
     """The names of the threads that Python waits for; empty if there are none."""
     executors = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # daemons in Python 3.8
     main = threading.main_thread()
@@ -74,16 +82,23 @@ def _others() -> str:
     return ", ".join(one.name for one in kept)
 
 
-def _work() -> tuple[float, float]:
-    """Return CPU seconds of this process, and bytes that it has read and written."""
+class WorkDone(NamedTuple):
+    """What this process has done so far."""
+
+    cpu_s: float
+    moved_bytes: float  # read and written
+
+
+def _work_done() -> WorkDone:
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
-        return time.process_time(), sum(float(line.split()[1]) for line in lines[:2])
-    except (OSError, ValueError, IndexError):
-        return time.process_time(), 0.0
+        moved_bytes = sum(float(line.split()[1]) for line in lines[:2])
+    except (OSError, ValueError, IndexError):  # where that may not be read, only computing counts
+        moved_bytes = 0.0
+    return WorkDone(time.process_time(), moved_bytes)
 
 
-def _works() -> bool:
+def _waits_for_disk() -> bool:
     """True if a thread waits for a disk, which may take long for much at once."""
     for stat in Path("/proc/self/task").glob("*/stat"):
         try:

@@ -47,7 +47,6 @@ View = dict[str, Any]
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
-EVENTS_READ = 1_000  # at a time
 # A node before its GPUs are counted.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
@@ -176,7 +175,7 @@ class ApiService(PageReads):
         records = {str(doc["_id"]): JobRecord(doc) for doc in self._store.list("jobs", {"closed": None})}
         records |= {str(j.key): j for j in (*self._cache.jobs().values(), *self._cache.set_aside().values())}
         since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
-        for job in self._ended.since(since):
+        for job in self._ended.ended_since(since):
             records.setdefault(str(job.key), job)
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
         expected = self._loop.expected_times()
@@ -248,11 +247,11 @@ class ApiService(PageReads):
     def journal(self, within_s: float = 0.0) -> View:
         until, (present, _) = self._clock.wall(), self._loop.present()
         since = until - within_s if within_s else 0.0
-        jobs = {str(job.key): job for job in self._ended.since(since)}
+        jobs = {str(job.key): job for job in self._ended.ended_since(since)}
         jobs |= {str(job.key): job for job in self._cache.jobs().values()}
         predicted = {j.id: j.iterations_left + j.iterations_done for j in present.jobs if j.iterations_left is not None}
         began = min((job.submit_ts for job in jobs.values()), default=until)
-        events = [event for event in self._event_log.since(began) if event["type"] == "gpu"]
+        events = [event for event in self._event_log.events_since(began) if event["type"] == "gpu"]
         journal = Journal(list(jobs.values()), events, predicted, began, until)
         relaunches = self._loop.config.reshape_by == "relaunch"
         return journal_view(journal, present.nodes, self._loop.inputs, self._loop.settings, relaunches)

@@ -39,7 +39,7 @@ class EndedJobs:
         docs = [self._store.get("jobs", ended.key) for ended in fitting[offset : offset + limit]]
         return [JobRecord(doc) for doc in docs if doc is not None], len(fitting)
 
-    def since(self, ts: float) -> list[JobRecord]:
+    def ended_since(self, ts: float) -> list[JobRecord]:
         """Jobs that have ended at `ts` or later; of no other one the document is read. As the store is now."""
         if ts <= 0.0:
             return [JobRecord(doc) for doc in self._store.list("jobs", {"closed": True})]

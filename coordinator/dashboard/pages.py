@@ -126,11 +126,11 @@ class Pages:
 
     def page(self, source: PageSource, address: str) -> Page:
         """`address`: path and query. `Rejected` with status 404 if there is no such page."""
-        page = self._page(source, address)
+        page = self._page_at(source, address)
         trouble = self.html("trouble.html", health=source.health())
         return replace(page, parts={"trouble": trouble, **page.parts})
 
-    def _page(self, source: PageSource, address: str) -> Page:
+    def _page_at(self, source: PageSource, address: str) -> Page:
         split = urlsplit(address)
         query = dict(parse_qsl(split.query))
         match split.path.split("/"):

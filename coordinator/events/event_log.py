@@ -103,10 +103,11 @@ class EventLog:
         last = stored[-1]["_id"] if stored else seq
         return (stored + [e for e in newest if e["_id"] > last])[:limit]
 
-    def since(self, ts: float) -> list[Doc]:
+    def events_since(self, ts: float) -> list[Doc]:
         """All kept events from `ts` on, oldest first, and some from before: pages are read from the newest one back."""
         pages: list[list[Doc]] = []
-        first, high = self.oldest(), self.last()
+        first = self.oldest_number()
+        high = self.last()
         while high >= first:
             low = max(first - 1, high - KEPT)
             pages.append([event for event in self.after(low, high - low) if event["_id"] <= high])
@@ -115,7 +116,7 @@ class EventLog:
             high = low
         return [event for page in reversed(pages) for event in page]
 
-    def oldest(self) -> int:
+    def oldest_number(self) -> int:
         """The number of the oldest event that is kept; one more than the last where none is."""
         kept = self.after(0, 1)
         return int(kept[0]["_id"]) if kept else self._last + 1

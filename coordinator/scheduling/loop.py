@@ -315,7 +315,9 @@ class DecisionLoop:
         self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot
     ) -> dict[str, JobRecord]:
         """Record once that the deadline of a job has passed, by a clock that does not jump."""
-        now, wall, written = self.clock.now(), self.clock.wall(), dict[str, JobRecord]()
+        now = self.clock.now()
+        wall = self.clock.wall()
+        written = dict[str, JobRecord]()
         submitted = {job.id: job.submit_s for job in snapshot.where(has_deadline)}
         for job in [job for job in self._due.of(seen).values() if job.id in submitted]:
             if missed := progress.missed_event(job, job.submit_ts + now - submitted[job.id]):

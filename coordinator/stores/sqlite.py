@@ -62,7 +62,7 @@ class SqliteStore:
             Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_private(path)
             self._file = _identity(path)
-            if not self._taken():
+            if not self._take_if_sound():
                 self._mend()
 
     def _take(self) -> None:
@@ -244,7 +244,7 @@ class SqliteStore:
     def _unreadable(self, table: str, key: Key) -> bool:
         """True if the row is no JSON object, so that a change would put another document in its place."""
         row = self._connection.execute(f"{SELECT} AND key = ?", (table, key)).fetchone()
-        return row is not None and _object(row[1]) is None
+        return row is not None and _json_object(row[1]) is None
 
     def _update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
         """Change one document inside the caller's transaction."""
@@ -308,12 +308,12 @@ class SqliteStore:
             own_log = without_log or self._log == _identity(f"{self._path}-wal")
             salvage.come_back(Path(self._path), own_log)
             self._file = _identity(self._path)
-            sound = self._taken()
+            sound = self._take_if_sound()
         if not sound:
             self._mend()
         self._woken.set()
 
-    def _taken(self) -> bool:
+    def _take_if_sound(self) -> bool:
         """Open the file; False if it is damaged."""
         try:
             self._take()
@@ -332,7 +332,8 @@ class SqliteStore:
                 try:
                     salvage.renew(Path(self._path), _connect, INSERT)
                 except Transient:
-                    self._connection, self._log = _unprepared(self._path), None  # the next use meets the damage again
+                    self._connection = _unprepared(self._path)  # the next use meets the damage again
+                    self._log = None
                     raise
             self._take()
 
@@ -479,7 +480,7 @@ def _decoded(key: Key, body: str) -> Doc:
 
     One written by hand may say no `_id` or another one, by which it would not be found.
     """
-    doc = _object(body)
+    doc = _json_object(body)
     if doc is None:
         return {"_id": key}
     said = doc.get("_id")
@@ -487,7 +488,7 @@ def _decoded(key: Key, body: str) -> Doc:
     return same
 
 
-def _object(body: Any) -> Doc | None:
+def _json_object(body: Any) -> Doc | None:
     """The JSON object; None for anything else that a user's own program wrote, such as one that is nested too deep.
 
     `msgspec.DecodeError` for what nobody can have written, since the file's triggers refuse it.

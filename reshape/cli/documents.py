@@ -146,7 +146,8 @@ def _values(text: str) -> list[Any]:
 
 def _holds_too_many(value: Any) -> bool:
     """True for more than `MOST_VALUES` values, each alias counted as often as it stands; one may hold itself."""
-    left, counted = [value], 0
+    left = [value]
+    counted = 0
     while left and counted <= MOST_VALUES:
         one = left.pop()
         counted += 1

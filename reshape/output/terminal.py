@@ -88,7 +88,7 @@ def failed(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in DISK_FAULTS and not error.filename:
         complain(f"The output cannot be written ({error.strerror}). What was asked may be done: look, then repeat it.")
         return REFUSED
-    if isinstance(error, OSError) and error.filename and not isinstance(error, CoordinatorUnreachable):
+    if isinstance(error, OSError) and error.filename:
         complain(f"{error.filename!s} cannot be used: {error.strerror}.")
         return REFUSED
     if not isinstance(error, ReshapeError | CoordinatorRefused | CoordinatorUnreachable):

@@ -255,7 +255,8 @@ print(len(again.list("jobs")), again.get("jobs", 7)["left"])
 @pytest.mark.parametrize("parts", [["-wal"], ["-wal", "-shm"]], ids="+".join)
 def test_a_log_of_writes_that_is_deleted_loses_nothing(tmp_path: Path, parts: list[str]) -> None:
     file = tmp_path / "state" / "store.sqlite"
-    first, second = few(file), SqliteStore(str(file))
+    first = few(file)
+    second = SqliteStore(str(file))
     first.insert("jobs", {"_id": "in the log"})
     for part in parts:
         file.with_name(f"{file.name}{part}").unlink()

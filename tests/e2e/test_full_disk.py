@@ -48,7 +48,8 @@ def reshape(state: Path, *words: str) -> tuple[int, str, str]:
 
 
 def test_a_job_that_is_submitted_on_a_full_disk_starts_once_there_is_room(disk: Path) -> None:
-    state, rest = disk / "state", disk / "rest"
+    state = disk / "state"
+    rest = disk / "rest"
     with running(state, "1xV100", **QUICK) as up:
         take_all_files(rest)
         up.client.submit({"job_id": "a", "command": [sys.executable, "-c", SAYS], "optional_num_gpus": [1]})

@@ -125,7 +125,8 @@ class _Asks(HTTPMessageDelegate):
     """Passes a request on, and tells once its headers have come."""
 
     def __init__(self, request: HTTPMessageDelegate, came: Callable[[], object]) -> None:
-        self._request, self._came = request, came
+        self._request = request
+        self._came = came
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders

@@ -72,8 +72,8 @@ def reading_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return [job for job in jobs if job.finish_ts >= ts]
 
     with monkeypatch.context() as naive:
-        naive.setattr(EventLog, "since", all_events)
-        naive.setattr(EndedJobs, "since", all_ended)
+        naive.setattr(EventLog, "events_since", all_events)
+        naive.setattr(EndedJobs, "ended_since", all_ended)
         yield
 
 

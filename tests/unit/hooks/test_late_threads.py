@@ -48,9 +48,14 @@ def ended(folder: Path, threads: str) -> subprocess.CompletedProcess[str]:
     script = BEGINS + threads + ENDS
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=patient(60),
-    )  # fmt: skip
+    )
     assert done.returncode == 143, done.stderr
     assert done.stdout == "the script's own handler\n"
     assert (folder / "unclosed").read_text() == "written"

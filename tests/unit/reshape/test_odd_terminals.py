@@ -36,10 +36,8 @@ def test_a_store_is_not_opened_in_the_place_of_a_closed_stream(tmp_path: Path) -
     script = (
         "import os, reshape.__main__ as m; m._open_standard_files(); print(os.open('file', os.O_CREAT), flush=True)"
     )
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-c", script], cwd=tmp_path,
-        env=environment(tmp_path), stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+    shell = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-c", script]
+    done = subprocess.run(shell, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, text=True, check=True)
     assert int(done.stdout) > 2
 
 

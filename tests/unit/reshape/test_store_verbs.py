@@ -273,7 +273,8 @@ def test_an_export_names_the_rows_that_no_import_takes(
 def test_what_is_no_ordinary_file_is_neither_replaced_nor_read(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    pipe = tmp_path / "pipe"
+    link = tmp_path / "link"
     os.mkfifo(pipe)
     for words in (["export", str(pipe)], ["import", "--force", str(pipe)]):
         assert verb(filled, *words) != 0
