@@ -305,14 +305,20 @@ class StopFlag:
         self.stopping = StopFlag.asked = True
         if self.idle:
             self.leaving()
-            with contextlib.suppress(ImportError):  # where this file was copied alone
-                from reshape_hooks import late_threads
-
-                late_threads.leave_waiting(STOPPED, warn)
-            raise SystemExit(STOPPED)
+            sure_end = _sure_end()
+            raise SystemExit(STOPPED) if sure_end is None else sure_end.to_raise()
 
     def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:
         self.saving = True
+
+
+def _sure_end() -> Any:
+    """Have this process, which has saved, end whatever its script waits for; None where this file was copied alone."""
+    try:
+        from reshape_hooks import sure_end
+    except ImportError:
+        return None
+    return sure_end.see_through(STOPPED, warn)
 
 
 class Pace:
@@ -413,6 +419,8 @@ class Checkpoints:
         now = boottime()
         took = "" if self.label else f" took={now - began:.3f}"  # by which is told how long a stop may take
         report(f"checkpoint={self.prefix}{name} step={step}{self.label} time={now:.6f}{took}")
+        if StopFlag.asked and StopFlag.made:  # the script ends next
+            _sure_end()
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:

@@ -27,10 +27,9 @@ from typing import Any, Iterable, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
-IDLE_S, BUSY = (
-    5.0,
-    0.2,
-)  # what a command leaves behind that has done nothing for so long, or fewer cores, is no training
+IDLE_S = 5.0  # what a command leaves behind that has done nothing for so long is no training
+BUSY = 0.2  # of a core: with less a process does nothing
+STUCK_S = 90.0  # without any work before what has saved is killed at its end
 CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
 MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
@@ -318,7 +317,8 @@ class Shim:
         self.used: tuple[float, float] = (
             0.0,
             0.0,
-        )  # when they were last seen busy, and the CPU seconds that they had wanted
+        )  # when they were last seen busy, and the CPU seconds they had wanted
+        self.watched_end_at = self.end_worked_at = self.end_spent_s = 0.0  # of those that have saved and end
         self.end_code = 0  # of one of them
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
@@ -453,6 +453,7 @@ class Shim:
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
         self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
+        self.watched_end_at = 0.0
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         if launch.pod:
@@ -689,19 +690,15 @@ class Shim:
 
     def _tick(self) -> None:
         now, lease = boottime(), self.status["lease_deadline"]
-        with contextlib.suppress(ChildProcessError):  # all that ended, also the orphans that the kernel gave us
-            for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
-                for child in (self.trainer, *self._strangers()):
-                    if child and child.pid == pid and child.returncode is None:
-                        child.returncode = -os.WTERMSIG(how) or os.WEXITSTATUS(how)
-                if pid in self.background:
-                    self.end_code = self.end_code or -os.WTERMSIG(how) or os.WEXITSTATUS(how)
+        self._reap()
         if self.alive and lease and now >= lease - self.launch.grace_s:
             self._quit(lease, fenced=True)
         if self.alive and self.ending:
             self._quit(now + self.launch.grace_s)
         if self.held and not self._still_saving():
             self._let_go()
+        if self._hangs_at_its_end(now):
+            self._quit(now + self.grace_s, in_place=self.in_place)
         answered = self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]
         if answered and not self._still_saving():
             self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
@@ -712,6 +709,16 @@ class Shim:
         for part in filter(None, (self.warm, self.copy, self.freezer, self.filter)):
             part.tick(now)
         self._keep_sidecar(now)
+
+    def _reap(self) -> None:
+        """Take the exit status of all that has ended, also of orphans that the kernel gave us."""
+        with contextlib.suppress(ChildProcessError):
+            for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
+                for child in (self.trainer, *self._strangers()):
+                    if child and child.pid == pid and child.returncode is None:
+                        child.returncode = -os.WTERMSIG(how) or os.WEXITSTATUS(how)
+                if pid in self.background:
+                    self.end_code = self.end_code or -os.WTERMSIG(how) or os.WEXITSTATUS(how)
 
     def _trains_on(self, trainer: Child, now: float) -> bool:
         """Return whether what a command that has ended well left behind trains: as one that daemonized.
@@ -738,6 +745,21 @@ class Shim:
             self.background.update(rest)
             self.status["trainer_pid"] = min(savers or rest)
         return bool(now < self.used[0] + IDLE_S)
+
+    def _hangs_at_its_end(self, now: float) -> bool:
+        """Return whether those that have saved and end have done nothing for STUCK_S: the end of a library may hang.
+
+        `reshape_hooks/sure_end.py` finds what hangs before that, and sooner.
+        """
+        if not self.status["patient"] or now < self.watched_end_at + LOOK_S:
+            return False
+        since, self.watched_end_at = self.watched_end_at, now
+        enders = self._savers(b"stopped")
+        spent_s = sum(map(wanted_s, enders))
+        if not enders or spent_s > self.end_spent_s + BUSY * (now - since) or since == 0.0:
+            self.end_worked_at = now
+        self.end_spent_s = spent_s
+        return now > self.end_worked_at + STUCK_S
 
     def _saves(self, now: float) -> bool:
         """Return whether its checkpoints' files change, so that it is not killed yet. Ask shortly before that, too."""

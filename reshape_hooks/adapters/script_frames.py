@@ -6,15 +6,13 @@ Used by `variables`, which keeps it, and by what looks for something in it; from
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Container, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-PACKAGES = ("site-packages", "dist-packages")
+from reshape_hooks.library_code import is_library
 
 if TYPE_CHECKING:
     Key = tuple[str, str]  # a function's name and file
@@ -66,27 +64,16 @@ def frames() -> list[Frame]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not _of_library(file, frame.f_globals.get("__name__", "")):
+        if not is_library(file, frame.f_globals.get("__name__", "")):
             found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
         frame = frame.f_back
     return found[::-1]
 
 
-STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
-
-
-@functools.lru_cache(4096)
-def _of_library(file: str, module: str) -> bool:
-    if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
-        return True
-    path = os.path.realpath(file)
-    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
-
-
 def is_own(kind: type) -> bool:
     """True of a class of the script, not of a library."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
-    return file is not None and not _of_library(file, kind.__module__)
+    return file is not None and not is_library(file, kind.__module__)
 
 
 if TYPE_CHECKING:

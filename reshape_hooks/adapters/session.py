@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from reshape_hooks import claims, late_threads, plain
+from reshape_hooks import claims, plain, sure_end
 from reshape_hooks.adapters import quick_exit, ranks
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import replay
@@ -121,8 +121,7 @@ class Session:
             atexit.register(_end_at_once)
         quick_exit.leave_driver_as_it_is()
         self._leaves = True
-        late_threads.leave_waiting(plain.STOPPED, plain.warn)
-        raise SystemExit(plain.STOPPED)
+        raise sure_end.see_through(plain.STOPPED, plain.warn).to_raise()
 
 
 def _end_at_once() -> None:

@@ -1,0 +1,19 @@
+"""Tells the code of libraries from that of a script; the standard library, Python 3.8."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+
+PACKAGES = ("site-packages", "dist-packages")
+STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+@functools.lru_cache(4096)
+def is_library(file: str, module: str) -> bool:
+    """Return True for a file, and the name of its module, of Python, of a package that is installed, or of ours."""
+    if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
+        return True
+    path = os.path.realpath(file)
+    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)

@@ -1,0 +1,258 @@
+"""Sees the end of a process through that has saved, where its script would keep it: its GPUs are waited for.
+
+Python waits for threads and processes that a script has started, and a script may wait in a `finally`, catch the
+`SystemExit` by which we end it, and go on as if the training had ended. So:
+
+* what waits for `QUIET_S` without any work is left behind, and so is an end that hangs for `STUCK_S`;
+* the first line that a script comes to after it has caught our `SystemExit` is its last: a result that it wrote there
+  would be that of an unfinished training. A library that catches it goes on: multiprocessing, a notebook's kernel.
+
+Threads and processes that work are waited for, as Python does: they may write what the script wants to keep. Then
+`atexit` runs and files are flushed, as at any end. Called by `plain` and `adapters.session`; the standard library,
+Python 3.8.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import io
+import opcode
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from reshape_hooks.library_code import is_library
+
+QUIET_S = 10.0  # without any work before threads and processes of the script are left
+STUCK_S = 60.0  # without any work before a `finally` or a handler of the script is left: it may wait for a network
+LOOK_S = 0.5
+BUSY_CPU = 0.1  # of a core
+BUSY_BYTES = 1e6  # read and written in a second
+BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+BEGINS_HANDLER = opcode.opmap.get(
+    "PUSH_EXC_INFO", -1
+)  # before it `sys.exc_info` does not know the exception, from 3.11
+TICKS = os.sysconf("SC_CLK_TCK")
+SAVED = "reshape: this training is saved; its process "
+
+
+class SavedAndStopped(SystemExit):
+    """Ends a training that is saved. Nothing may keep it: it refers to the script's frames, and so to its files."""
+
+
+_watched: list[SureEnd] = []  # at most one
+
+
+def see_through(code: int, warn: Callable[[str], object]) -> SureEnd:
+    """Have this process, which has saved and ends, end with `code` whatever its script waits for."""
+    if not _watched:
+        _watched.append(SureEnd(code, warn))
+    return _watched[0]
+
+
+class SureEnd:
+    """The threads that see one end through."""
+
+    def __init__(self, code: int, warn: Callable[[str], object]) -> None:
+        self.code = code
+        self.warn = warn
+        self.raises = False
+        self.caught_at = ""  # where the script went on after it
+        self.asked: set[int] = set()  # processes that were sent SIGTERM
+        self.exits = False  # Python has begun to call what is registered by `atexit`
+        atexit.register(self._note_exit)
+        self.left = threading.Event()
+        self.tidy = threading.Thread(target=self._tidy_once_left, name="reshape-tidy", daemon=True)
+        self.tidy.start()  # now: from 3.12 on Python starts no thread any more once it ends
+        threading.Thread(target=self._watch, name="reshape-end", daemon=True).start()
+
+    def to_raise(self) -> SystemExit:
+        """Return what ends this process, for the caller to raise at once, in the main thread."""
+        self.raises = True
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
+                frame.f_trace = self._trace
+            frame = frame.f_back
+        sys.settrace(self._trace)
+        return SavedAndStopped(self.code)
+
+    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:
+        """Follow what we have raised up through the script, and stop the script where it goes on without it."""
+        if event == "call":
+            return None  # only what was running then may go on
+        if event == "line" and not _is_handled(frame):
+            self.caught_at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            threading.Event().wait()  # the other thread ends this process
+        return self._trace
+
+    def _watch(self) -> None:
+        worked_at = time.monotonic()
+        before = _work_done()
+        while True:
+            time.sleep(LOOK_S)
+            now = _work_done()
+            if _has_worked(before, now):
+                worked_at = time.monotonic()
+            before = now
+            quiet_s = time.monotonic() - worked_at
+            if quiet_s > QUIET_S and _joins_processes():
+                self._end_processes()  # then Python goes on to end as ever
+            why = self._reason_to_end(quiet_s)
+            if why:
+                self._end(why)
+
+    def _reason_to_end(self, quiet_s: float) -> str:
+        """Return why we must end this process now that nothing has worked for so long; empty if we need not."""
+        ends = _python_ends() or bool(self.caught_at)
+        kept_by = _threads() if _python_ends() else [*_threads(), *(one.name for one in _processes())]
+        if ends and kept_by and quiet_s > QUIET_S:
+            return f"ends without what only waits: {', '.join(kept_by)}"
+        if self.caught_at and not kept_by:
+            return f"ends at {self.caught_at}, where its script would go on: it had caught the SystemExit"
+        if (ends or self.raises) and quiet_s > STUCK_S:
+            return f"ends, because it has only waited for {STUCK_S:.0f} s in {_main_stands_in()}"
+        return ""
+
+    def _end(self, why: str) -> None:
+        self.warn(SAVED + why)
+        self._end_processes()
+        self.left.set()
+        self.tidy.join(QUIET_S)  # what is called may wait for what we leave, too
+        os._exit(1 if hasattr(sys, "last_value") else self.code)  # of a traceback that was printed
+
+    def _end_processes(self) -> None:
+        """End what Python would wait for as it ends; SIGKILL for what a first SIGTERM has not ended."""
+        for one in _processes():
+            if one.pid not in self.asked:
+                self.warn(f"{SAVED}ends without what only waits: {one.name}")
+            with contextlib.suppress(OSError):
+                os.kill(one.pid, signal.SIGKILL if one.pid in self.asked else signal.SIGTERM)
+            self.asked.add(one.pid)
+
+    def _note_exit(self) -> None:
+        self.exits = True
+
+    def _tidy_once_left(self) -> None:
+        """Do what Python does behind its threads, once they are left, and others rely on."""
+        self.left.wait()
+        if not self.exits:  # else it has called some, and hangs in one
+            atexit._run_exitfuncs()
+        for one in gc.get_objects():
+            if isinstance(one, BUFFERED):
+                with contextlib.suppress(Exception):  # a closed one, or a class of the script
+                    one.flush()
+        ctypes.CDLL(None).fflush(None)
+
+
+def _is_handled(frame: FrameType) -> bool:
+    """True in each `except`, `finally` and `with` that what we have raised passes through."""
+    if frame.f_code.co_code[frame.f_lasti] == BEGINS_HANDLER:
+        return True
+    one = sys.exc_info()[1]
+    while one is not None and not isinstance(one, SavedAndStopped):
+        one = one.__context__
+    return one is not None
+
+
+def _python_ends() -> bool:
+    """True once the main thread has ended, or Python calls what waits for threads of executors."""
+    return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
+
+
+def _threads() -> list[str]:
+    """Return the names of those that Python waits for as it ends."""
+    executors = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # daemons in Python 3.8
+    main = threading.main_thread()
+    return [one.name for one in threading.enumerate() if one is not main and (not one.daemon or one in executors)]
+
+
+def _processes() -> list[Any]:
+    """Return those of multiprocessing that Python waits for as it ends."""
+    children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+    return [one for one in list(children) if not one.daemon]
+
+
+def _joins_processes() -> bool:
+    """True if Python ends and waits for those."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "_exit_function" and frame.f_globals.get("__name__") == "multiprocessing.util":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _main_stands_in() -> str:
+    """Return what the main thread does, such as `wait (threading.py:355)`."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return "its end"
+    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+class WorkDone(NamedTuple):
+    """What one process has done so far."""
+
+    cpu_s: float
+    moved_bytes: float  # read and written
+
+
+def _work_done() -> dict[int, WorkDone]:
+    """Return it of this process and all below it, by pid."""
+    return {pid: WorkDone(cpu_s, _moved_bytes(pid)) for pid, cpu_s in _family()}
+
+
+def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
+    """True if there was work between two looks, LOOK_S apart, or a disk is waited for."""
+    cpu_s = moved_bytes = 0.0
+    for pid, done in now.items():
+        earlier = before.get(pid, WorkDone(0.0, 0.0))
+        cpu_s += done.cpu_s - earlier.cpu_s
+        moved_bytes += done.moved_bytes - earlier.moved_bytes
+    busy = cpu_s > BUSY_CPU * LOOK_S or moved_bytes > BUSY_BYTES * LOOK_S
+    return busy or any(map(_waits_for_disk, now))
+
+
+def _family() -> Iterator[tuple[int, float]]:
+    """Yield pid and CPU seconds of this process and of all that it and they have started."""
+    below: dict[int, list[tuple[int, float]]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
+            below.setdefault(int(fields[1]), []).append((int(stat.parent.name), cpu_s))
+    yield os.getpid(), time.process_time()
+    todo = [os.getpid()]
+    while todo:
+        for pid, cpu_s in below.get(todo.pop(), ()):
+            yield pid, cpu_s
+            todo.append(pid)
+
+
+def _moved_bytes(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        return sum(float(line.split()[1]) for line in lines[:2])
+    except (OSError, ValueError, IndexError):  # where that may not be read, only computing counts
+        return 0.0
+
+
+def _waits_for_disk(pid: int) -> bool:
+    """True if one of its threads waits for a disk, which may take long for much at once."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            if stat.read_text().rpartition(")")[2].split()[0] == "D":
+                return True
+        except (OSError, IndexError):
+            continue
+    return False
