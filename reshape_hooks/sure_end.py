@@ -25,7 +25,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -100,6 +100,7 @@ class SureEnd:
         before = _work_done()
         while True:
             time.sleep(LOOK_S)
+            _show_life()
             now = _work_done()
             if _has_worked(before, now):
                 worked_at = time.monotonic()
@@ -128,6 +129,7 @@ class SureEnd:
         self._end_processes()
         self.left.set()
         self.tidy.join(QUIET_S)  # what is called may wait for what we leave, too
+        _flush_files()
         os._exit(1 if hasattr(sys, "last_value") else self.code)  # of a traceback that was printed
 
     def _end_processes(self) -> None:
@@ -147,11 +149,21 @@ class SureEnd:
         self.left.wait()
         if not self.exits:  # else it has called some, and hangs in one
             atexit._run_exitfuncs()
-        for one in gc.get_objects():
-            if isinstance(one, BUFFERED):
-                with contextlib.suppress(Exception):  # a closed one, or a class of the script
-                    one.flush()
-        ctypes.CDLL(None).fflush(None)
+
+
+def _flush_files() -> None:
+    """Write out what files of Python and of C have buffered."""
+    for one in gc.get_objects():
+        if isinstance(one, BUFFERED):
+            with contextlib.suppress(Exception):  # a closed one, or a class of the script
+                one.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+def _show_life() -> None:
+    """Show the shim, by the time of this file, that this end is watched here: it kills what hangs unwatched."""
+    with contextlib.suppress(OSError):
+        os.utime(os.environ.get("RESHAPE_ANNOUNCE", ""))
 
 
 def _is_handled(frame: FrameType) -> bool:
@@ -213,14 +225,14 @@ def _work_done() -> dict[int, WorkDone]:
 
 
 def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
-    """True if there was work between two looks, LOOK_S apart, or a disk is waited for."""
+    """True if there was work between two looks, LOOK_S apart, or a disk or a network is waited for."""
     cpu_s = moved_bytes = 0.0
     for pid, done in now.items():
         earlier = before.get(pid, WorkDone(0.0, 0.0))
         cpu_s += done.cpu_s - earlier.cpu_s
         moved_bytes += done.moved_bytes - earlier.moved_bytes
     busy = cpu_s > BUSY_CPU * LOOK_S or moved_bytes > BUSY_BYTES * LOOK_S
-    return busy or any(map(_waits_for_disk, now))
+    return busy or any(map(_waits_for_disk, now)) or _sends(now)
 
 
 def _family() -> Iterator[tuple[int, float]]:
@@ -255,4 +267,23 @@ def _waits_for_disk(pid: int) -> bool:
                 return True
         except (OSError, IndexError):
             continue
+    return False
+
+
+def _sends(pids: Iterable[int]) -> bool:
+    """True if one of these has sent what has not arrived yet, as an upload has: that takes hardly any CPU."""
+    sending = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if int(fields[4].partition(":")[0], 16):  # bytes of its queue
+                    sending.add(int(fields[9]))
+    if not sending:
+        return False
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                if file.is_socket() and file.stat().st_ino in sending:
+                    return True
     return False

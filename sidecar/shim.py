@@ -29,7 +29,7 @@ MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as 
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
 IDLE_S = 5.0  # what a command leaves behind that has done nothing for so long is no training
 BUSY = 0.2  # of a core: with less a process does nothing
-STUCK_S = 90.0  # without any work before what has saved is killed at its end
+STUCK_S = 60.0  # without any work before what has saved is killed at its end
 CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
 MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
@@ -318,7 +318,11 @@ class Shim:
             0.0,
             0.0,
         )  # when they were last seen busy, and the CPU seconds they had wanted
-        self.watched_end_at = self.end_worked_at = self.end_spent_s = 0.0  # of those that have saved and end
+        self.looked_at_end = self.lived_at = 0.0  # of those that have saved and end
+        self.life_at_end: tuple[int, float] = (
+            0,
+            0.0,
+        )  # when they have last shown it, and the CPU seconds they had wanted
         self.end_code = 0  # of one of them
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
@@ -453,7 +457,7 @@ class Shim:
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
         self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
-        self.watched_end_at = 0.0
+        self.looked_at_end = 0.0
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         if launch.pod:
@@ -747,19 +751,21 @@ class Shim:
         return bool(now < self.used[0] + IDLE_S)
 
     def _hangs_at_its_end(self, now: float) -> bool:
-        """Return whether those that have saved and end have done nothing for STUCK_S: the end of a library may hang.
+        """Return whether those that have saved and end hang where no thread of theirs runs, as in the end of a library.
 
-        `reshape_hooks/sure_end.py` finds what hangs before that, and sooner.
+        As long as one runs, `reshape_hooks/sure_end.py` sees their end through, and shows it by the time of a file.
         """
-        if not self.status["patient"] or now < self.watched_end_at + LOOK_S:
+        if not self.status["patient"] or now < self.looked_at_end + LOOK_S:
             return False
-        since, self.watched_end_at = self.watched_end_at, now
-        enders = self._savers(b"stopped")
+        since, self.looked_at_end = self.looked_at_end, now
+        enders, before = self._savers(b"stopped"), self.life_at_end
         spent_s = sum(map(wanted_s, enders))
-        if not enders or spent_s > self.end_spent_s + BUSY * (now - since) or since == 0.0:
-            self.end_worked_at = now
-        self.end_spent_s = spent_s
-        return now > self.end_worked_at + STUCK_S
+        with contextlib.suppress(OSError):
+            self.life_at_end = os.stat("announce").st_mtime_ns, spent_s
+        computes = spent_s > before[1] + BUSY * (now - since)
+        if not enders or not since or computes or self.life_at_end[0] != before[0]:
+            self.lived_at = now
+        return now > self.lived_at + STUCK_S
 
     def _saves(self, now: float) -> bool:
         """Return whether its checkpoints' files change, so that it is not killed yet. Ask shortly before that, too."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,12 @@ def write():
         with open("late", "a") as file:
             file.write("x" * 1_000_000)
         time.sleep(0.05)
+"""
+UPLOADS = """
+def upload():
+    import socket
+    with socket.create_connection(("127.0.0.1", PORT)) as connection:
+        connection.sendall(bytes(30_000_000))
 """
 COMPUTES = """
 def compute():
@@ -150,6 +159,25 @@ sys.exit(143)
 def test_a_thread_that_writes_is_waited_for(tmp_path: Path) -> None:
     assert ended(tmp_path, WORKS + "threading.Thread(target=write).start()\nleave()").stderr == ""
     assert (tmp_path / "late").stat().st_size == 60_000_000
+
+
+def test_a_thread_that_uploads_to_a_slow_server_is_waited_for(tmp_path: Path) -> None:
+    received = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        time.sleep(4.0)  # four times what is taken for a wait
+        with connection:
+            while data := connection.recv(1 << 20):
+                received.append(len(data))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve)
+        server.start()
+        uploads = UPLOADS.replace("PORT", str(listener.getsockname()[1]))
+        assert ended(tmp_path, uploads + "threading.Thread(target=upload).start()\nleave()").stderr == ""
+        server.join()
+    assert sum(received) == 30_000_000
 
 
 @pytest.mark.parametrize("starts", ["fork.Process(target=compute).start()", "ProcessPoolExecutor(1).submit(compute)"])

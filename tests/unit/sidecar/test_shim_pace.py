@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,23 +82,31 @@ def test_a_client_gets_all_that_it_is_told_at_once_and_so_wakes_once() -> None:
         assert one.letters == {}
 
 
-def hangs_after(monkeypatch: pytest.MonkeyPatch, wanted: list[float], **status: Any) -> list[bool]:
-    """Return what each look says, a second apart, at processes that have told that they are saved and end."""
+def hangs_after(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, looks: int, cpu_s: float = 0.0, shows: bool = False, **status: Any
+) -> list[bool]:
+    """Return what each look says, a second apart, at what has saved and ends; `cpu_s`, `shows`: what that does then."""
+    monkeypatch.chdir(folder)
+    Path("announce").write_text("stopped 7@1\n")
     one = object.__new__(Shim)
     one.status = {"patient": True, **status}
-    one.watched_end_at = one.end_worked_at = one.end_spent_s = 0.0
+    one.looked_at_end = one.lived_at = 0.0
+    one.life_at_end = (0, 0.0)
     monkeypatch.setattr(one, "_savers", lambda word: {7} if word == b"stopped" else set())
     found = []
-    for second, cpu_s in enumerate(wanted):
-        monkeypatch.setattr(shim, "wanted_s", lambda _pid, cpu_s=cpu_s: cpu_s)
+    for second in range(looks):
+        monkeypatch.setattr(shim, "wanted_s", lambda _pid, second=second: 5.0 + cpu_s * second)
+        if shows:
+            os.utime("announce", ns=(second, second))
         found.append(one._hangs_at_its_end(NOW + second))
     return found
 
 
-def test_what_has_saved_and_does_nothing_any_more_hangs_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_saved_and_does_nothing_any_more_hangs_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seconds = int(shim.STUCK_S)
-    assert hangs_after(monkeypatch, [5.0] * (seconds + 2)) == [False] * (seconds + 1) + [True]
-    works_once = [5.0] * 50 + [6.0] * (seconds + 2)
-    assert hangs_after(monkeypatch, works_once) == [False] * (50 + seconds + 1) + [True]
-    assert not any(hangs_after(monkeypatch, [float(second) for second in range(3 * seconds)]))
-    assert not any(hangs_after(monkeypatch, [5.0] * 3 * seconds, patient=False))
+    assert hangs_after(tmp_path, monkeypatch, seconds + 2) == [False] * (seconds + 1) + [True]
+    assert not any(hangs_after(tmp_path, monkeypatch, 3 * seconds, cpu_s=0.5))
+    assert not any(hangs_after(tmp_path, monkeypatch, 3 * seconds, shows=True))
+    assert not any(hangs_after(tmp_path, monkeypatch, 3 * seconds, patient=False))
