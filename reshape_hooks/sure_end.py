@@ -1,15 +1,10 @@
 """Sees the end of a process through that has saved, where its script would keep it: its GPUs are waited for.
 
-Python waits for threads and processes that a script has started, and a script may wait in a `finally`, catch the
-`SystemExit` by which we end it, and go on as if the training had ended. So:
-
-* what waits for `QUIET_S` without any work is left behind, and so is an end that hangs for `STUCK_S`;
-* the first line that a script comes to after it has caught our `SystemExit` is its last: a result that it wrote there
-  would be that of an unfinished training. A library that catches it goes on: multiprocessing, a notebook's kernel.
-
-Threads and processes that work are waited for, as Python does: they may write what the script wants to keep. Then
-`atexit` runs and files are flushed, as at any end. Called by `plain` and `adapters.session`; the standard library,
-Python 3.8.
+Python waits for threads and processes that a script has started, and a script may wait in a `finally`, or catch the
+`SystemExit` by which we end it (`raised.py`). What waits for `QUIET_S` without any work is left behind, and so is an
+end that hangs for `STUCK_S`. Threads and processes that work are waited for, as Python does: they may write what the
+script wants to keep. Then `atexit` runs and files are flushed, as at any end. Called by `plain` and `adapters.session`;
+the standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ import contextlib
 import ctypes
 import gc
 import io
-import opcode
 import os
 import signal
 import sys
@@ -27,10 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
-from reshape_hooks.library_code import is_library
+from reshape_hooks.raised import Raised, SavedAndStopped
 
 QUIET_S = 10.0  # without any work before threads and processes of the script are left
 STUCK_S = 60.0  # without any work before a `finally` or a handler of the script is left: it may wait for a network
@@ -38,15 +31,8 @@ LOOK_S = 0.5
 BUSY_CPU = 0.1  # of a core
 BUSY_BYTES = 1e6  # read and written in a second
 BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-BEGINS_HANDLER = opcode.opmap.get(
-    "PUSH_EXC_INFO", -1
-)  # before it `sys.exc_info` does not know the exception, from 3.11
 TICKS = os.sysconf("SC_CLK_TCK")
 SAVED = "reshape: this training is saved; its process "
-
-
-class SavedAndStopped(SystemExit):
-    """Ends a training that is saved. Nothing may keep it: it refers to the script's frames, and so to its files."""
 
 
 _watched: list[SureEnd] = []  # at most one
@@ -65,8 +51,7 @@ class SureEnd:
     def __init__(self, code: int, warn: Callable[[str], object]) -> None:
         self.code = code
         self.warn = warn
-        self.raises = False
-        self.caught_at = ""  # where the script went on after it
+        self.raised: Raised | None = None
         self.asked: set[int] = set()  # processes that were sent SIGTERM
         self.exits = False  # Python has begun to call what is registered by `atexit`
         atexit.register(self._note_exit)
@@ -77,23 +62,9 @@ class SureEnd:
 
     def to_raise(self) -> SystemExit:
         """Return what ends this process, for the caller to raise at once, in the main thread."""
-        self.raises = True
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
-                frame.f_trace = self._trace
-            frame = frame.f_back
-        sys.settrace(self._trace)
+        self.raised = Raised(self.code, self.warn)
+        self.raised.follow(sys._getframe(1))
         return SavedAndStopped(self.code)
-
-    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:
-        """Follow what we have raised up through the script, and stop the script where it goes on without it."""
-        if event == "call":
-            return None  # only what was running then may go on
-        if event == "line" and not _is_handled(frame):
-            self.caught_at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            threading.Event().wait()  # the other thread ends this process
-        return self._trace
 
     def _watch(self) -> None:
         worked_at = time.monotonic()
@@ -114,13 +85,10 @@ class SureEnd:
 
     def _reason_to_end(self, quiet_s: float) -> str:
         """Return why we must end this process now that nothing has worked for so long; empty if we need not."""
-        ends = _python_ends() or bool(self.caught_at)
-        kept_by = _threads() if _python_ends() else [*_threads(), *(one.name for one in _processes())]
-        if ends and kept_by and quiet_s > QUIET_S:
-            return f"ends without what only waits: {', '.join(kept_by)}"
-        if self.caught_at and not kept_by:
-            return f"ends at {self.caught_at}, where its script would go on: it had caught the SystemExit"
-        if (ends or self.raises) and quiet_s > STUCK_S:
+        ends = _python_ends()
+        if ends and quiet_s > QUIET_S and (kept_by := _threads()):
+            return f"ends without what only waits: {kept_by}"
+        if (ends or self.raised is not None) and quiet_s > STUCK_S:
             return f"ends, because it has only waited for {STUCK_S:.0f} s in {_main_stands_in()}"
         return ""
 
@@ -166,26 +134,17 @@ def _show_life() -> None:
         os.utime(os.environ.get("RESHAPE_ANNOUNCE", ""))
 
 
-def _is_handled(frame: FrameType) -> bool:
-    """True in each `except`, `finally` and `with` that what we have raised passes through."""
-    if frame.f_code.co_code[frame.f_lasti] == BEGINS_HANDLER:
-        return True
-    one = sys.exc_info()[1]
-    while one is not None and not isinstance(one, SavedAndStopped):
-        one = one.__context__
-    return one is not None
-
-
 def _python_ends() -> bool:
     """True once the main thread has ended, or Python calls what waits for threads of executors."""
     return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
 
 
-def _threads() -> list[str]:
-    """Return the names of those that Python waits for as it ends."""
+def _threads() -> str:
+    """Return the names of those that Python waits for as it ends; empty if there are none."""
     executors = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # daemons in Python 3.8
     main = threading.main_thread()
-    return [one.name for one in threading.enumerate() if one is not main and (not one.daemon or one in executors)]
+    kept = [one for one in threading.enumerate() if one is not main and (not one.daemon or one in executors)]
+    return ", ".join(one.name for one in kept)
 
 
 def _processes() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -89,6 +90,90 @@ def call(function):
     print("the library goes on")
     raise caught
 """
+TIDIES = {
+    "its own finally": """
+try:
+    leave()
+except BaseException:
+    print("stopped")
+finally:
+    print("tidied")
+    for name in ("twice",):
+        print("tidied", name)
+""",
+    "a with around": """
+class Lock:
+    def __enter__(self):
+        pass
+    def __exit__(self, *_):
+        print("tidied")
+        print("tidied twice")
+def train():
+    with Lock():
+        try:
+            leave()
+        except BaseException:
+            print("stopped")
+train()
+""",
+    "both, and what follows in them": """
+import contextlib
+@contextlib.contextmanager
+def lock():
+    try:
+        yield
+    finally:
+        print("tidied twice")
+def train():
+    with lock():
+        try:
+            try:
+                leave()
+            except SystemExit:
+                print("stopped")
+            print("went on")
+        finally:
+            print("tidied")
+train()
+""",
+    "a handler behind a handler": """
+def train():
+    try:
+        try:
+            leave()
+        except BaseException:
+            print("stopped")
+        print("went on")
+    except BaseException:
+        print("tidied")
+    open("result", "w").write("of an unfinished training")
+def main():
+    try:
+        train()
+    except BaseException:
+        print("tidied twice")
+    with open("result", "w") as file:
+        file.write("of an unfinished training")
+main()
+""",
+    "a thread that it tells to end": """
+told = threading.Event()
+def work():
+    while not told.is_set():
+        sum(range(20000))
+thread = threading.Thread(target=work)
+thread.start()
+try:
+    leave()
+except BaseException:
+    print("stopped")
+finally:
+    told.set()
+    thread.join()
+    print("tidied")
+    print("tidied twice")
+""",
+}
 ENDS_BY_ITSELF = """
 class Logger:
     def __enter__(self):
@@ -119,8 +204,9 @@ def ended(
     folder: Path, script: str, code: int = 143, says: str = "the script's own handler\n"
 ) -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    (folder / "train.py").write_text(BEGINS + script)
     done = subprocess.run(
-        [sys.executable, "-c", BEGINS + script],
+        [sys.executable, "train.py"],
         cwd=folder,
         env=env,
         capture_output=True,
@@ -195,7 +281,14 @@ def test_a_script_does_not_go_on_after_it_has_caught_the_end(tmp_path: Path, cat
     done = ended(tmp_path, catches + "\nprint('went on')\nopen('result', 'w').write('of an unfinished training')")
     assert done.stdout == "stopped\nthe script's own handler\n"
     assert not (tmp_path / "result").exists()
-    assert "where its script would go on: it had caught the SystemExit" in done.stderr
+    assert re.search(r"this training is saved and ends at \S+train.py:\d+: its script had caught", done.stderr)
+
+
+@pytest.mark.parametrize("tidies", TIDIES.values(), ids=TIDIES)
+def test_a_script_that_has_caught_the_end_tidies_up(tmp_path: Path, tidies: str) -> None:
+    done = ended(tmp_path, tidies + "\nopen('result', 'w').write('of an unfinished training')")
+    assert done.stdout == "stopped\ntidied\ntidied twice\nthe script's own handler\n"
+    assert not (tmp_path / "result").exists()
 
 
 def test_a_library_that_catches_the_end_goes_on(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""The `SystemExit` that ends a process whose training is saved, and what becomes of it in a script that catches it.
+
+A script that went on would come to its last lines with a model that is not trained to the end, and write the result of
+that. So the exception is raised again at the first line behind the script's handler, outside the `finally` and the
+`with` that belong to it: all that the script does on the way to an end is done. A library that catches it goes on, as
+multiprocessing or a notebook's kernel: what the script does with it then is looked at again. The standard library,
+Python 3.8.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import opcode
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from reshape_hooks.library_code import is_library
+
+BEGINS_HANDLER = opcode.opmap.get("PUSH_EXC_INFO", -1)  # before it `sys.exc_info` does not know of it, from 3.11 on
+TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
+
+
+class SavedAndStopped(SystemExit):
+    """Ends a training that is saved. Nothing may keep it: it refers to the script's frames, and so to its files."""
+
+
+class Raised:
+    """Follows what was raised through the script, in the main thread.
+
+    Python ends a trace function that raises, so a profile function goes on with it at the next call or return, and the
+    other way round.
+    """
+
+    def __init__(self, code: int, warn: Callable[[str], object]) -> None:
+        self.code = code
+        self.warn = warn
+        self.lines: dict[int, int] = {}  # of each frame of the script, by its id: where it was last
+
+    def follow(self, frame: FrameType | None) -> None:
+        """Trace the functions of the script that have led to this frame, and no others."""
+        while frame is not None:
+            if _is_scripts(frame):
+                frame.f_trace = self._trace
+                self.lines.setdefault(id(frame), frame.f_lineno)
+            frame = frame.f_back
+        sys.settrace(self._trace)
+
+    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:
+        if event == "call":
+            return None  # what a handler calls may do what it likes
+        if event == "line" and self._goes_on(frame):
+            sys.setprofile(self._profile)
+            self._raise_again(frame)
+        return self._trace
+
+    def _profile(self, frame: FrameType, event: str, _value: object) -> None:
+        sys.setprofile(None)
+        self.follow(frame)
+        caller = frame.f_back if event == "call" else frame
+        calls = event in ("call", "c_call")
+        if calls and caller is not None and id(caller) in self.lines and self._goes_on(caller):
+            self._raise_again(caller)
+
+    def _goes_on(self, frame: FrameType) -> bool:
+        """True if the script is behind a handler that has caught what was raised, and does not tidy up."""
+        was = self.lines.get(id(frame), frame.f_lineno)
+        self.lines[id(frame)] = frame.f_lineno
+        return not _is_handled(frame) and not _tidies(frame, was)
+
+    def _raise_again(self, frame: FrameType) -> None:
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self.warn(f"reshape: this training is saved and ends at {place}: its script had caught the SystemExit")
+        raise SavedAndStopped(self.code)
+
+
+def _is_scripts(frame: FrameType) -> bool:
+    return not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+
+
+def _is_handled(frame: FrameType) -> bool:
+    """True in each `except`, `finally` and `with` that what was raised passes through."""
+    if frame.f_code.co_code[frame.f_lasti] == BEGINS_HANDLER:
+        return True
+    one = sys.exc_info()[1]
+    while one is not None and not isinstance(one, SavedAndStopped):
+        one = one.__context__
+    return one is not None
+
+
+def _tidies(frame: FrameType, was: int) -> bool:
+    """True in a `finally`, and where a `with` is left that was entered before. `was`: the line before."""
+    line = frame.f_lineno
+    for part in _tidying(frame.f_code.co_filename):
+        if part.first <= line <= part.last and part.begin <= was <= part.end:
+            return True
+    return False
+
+
+class Tidying(NamedTuple):
+    """Lines that tidy up, from `first` to `last`, for one that comes from lines `begin` to `end`."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+
+
+@functools.lru_cache(64)
+def _tidying(file: str) -> tuple[Tidying, ...]:
+    """Return what a source has of that; nothing of one that cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, TRIES) and node.finalbody:
+            first, last = node.finalbody[0].lineno, node.end_lineno or 0
+            found.append(Tidying(first, last, node.lineno, last))
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            first, last = node.body[0].lineno, node.end_lineno or 0
+            found.append(Tidying(node.lineno, max(node.lineno, first - 1), first, last))
+    return tuple(found)
