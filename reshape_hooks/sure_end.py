@@ -179,8 +179,11 @@ class WorkDone(NamedTuple):
 
 
 def _work_done() -> dict[int, WorkDone]:
-    """Return it of this process and all below it, by pid."""
-    return {pid: WorkDone(cpu_s, _moved_bytes(pid)) for pid, cpu_s in _family()}
+    """Return it of this process and all below it, by pid; without our own looks, which take long beside many others."""
+    found = {pid: WorkDone(cpu_s, _moved_bytes(str(pid))) for pid, cpu_s in _family()}
+    cpu_s = time.process_time() - time.thread_time()
+    moved_bytes = _moved_bytes("self") - _moved_bytes("thread-self")
+    return {**found, os.getpid(): WorkDone(cpu_s, moved_bytes)}
 
 
 def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
@@ -195,14 +198,13 @@ def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
 
 
 def _family() -> Iterator[tuple[int, float]]:
-    """Yield pid and CPU seconds of this process and of all that it and they have started."""
+    """Yield pid and CPU seconds of all that this process, and they, have started."""
     below: dict[int, list[tuple[int, float]]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = stat.read_bytes().rpartition(b")")[2].split()
             cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
             below.setdefault(int(fields[1]), []).append((int(stat.parent.name), cpu_s))
-    yield os.getpid(), time.process_time()
     todo = [os.getpid()]
     while todo:
         for pid, cpu_s in below.get(todo.pop(), ()):
@@ -210,9 +212,9 @@ def _family() -> Iterator[tuple[int, float]]:
             todo.append(pid)
 
 
-def _moved_bytes(pid: int) -> float:
+def _moved_bytes(process: str) -> float:
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        lines = Path(f"/proc/{process}/io").read_text().splitlines()
         return sum(float(line.split()[1]) for line in lines[:2])
     except (OSError, ValueError, IndexError):  # where that may not be read, only computing counts
         return 0.0
