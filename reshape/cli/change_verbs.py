@@ -20,18 +20,27 @@ _NODE = click.argument("node", metavar="NODE")
 Job = Mapping[str, Any]
 
 
-def _meant(
-    client: Client, job_ids: tuple[str, ...], every: bool, fits: Callable[[Job], bool], *, ended: bool = False
-) -> list[str]:
-    """Return the ids that were given, or with --all those of the jobs that fit; `ended`: look at ended ones, too."""
+def _for_each(
+    client: Client,
+    job_ids: tuple[str, ...],
+    every: bool,
+    fits: Callable[[Job], bool],
+    call: Callable[[str], object],
+    *,
+    ended: bool = False,
+) -> int:
+    """Call for the ids that were given, or with --all for those of the jobs that fit. Returns the exit code.
+
+    `ended`: look at ended ones, too.
+    """
     if every == bool(job_ids):
         raise click.UsageError("Name one or more jobs, or give --all.")
     if not every:
-        return list(job_ids)
+        return for_each_job(client, job_ids, (), call)
     found = [str(job["job_id"]) for job in client.jobs(include_ended=ended) if fits(job)]
     if not found:
         click.echo("There is no such job; `reshape jobs -a` lists all.", err=True)
-    return found
+    return for_each_job(client, (), found, call)
 
 
 @click.command()
@@ -47,7 +56,7 @@ def cancel(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
         if not slaml_verbs.cancelled(settings, job_id):
             print_out(settings, client.cancel(job_id), _cancelled)
 
-    return for_each_job(client, _meant(client, job_ids, every, _is_open), cancel_one)
+    return _for_each(client, job_ids, every, _is_open, cancel_one)
 
 
 def _is_open(job: Job) -> bool:
@@ -106,7 +115,7 @@ def suspend(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int
     def fits(job: Job) -> bool:
         return _is_open(job) and not _is_suspended(job)
 
-    return for_each_job(client, _meant(client, job_ids, every, fits), suspend_one)
+    return _for_each(client, job_ids, every, fits, suspend_one)
 
 
 @click.command()
@@ -124,7 +133,7 @@ def resume(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
             settings, answer, lambda _: f"Job {job_id} is in the queue again; it starts as soon as there is room."
         )
 
-    return for_each_job(client, _meant(client, job_ids, every, _is_suspended), resume_one)
+    return _for_each(client, job_ids, every, _is_suspended, resume_one)
 
 
 @click.command()
@@ -180,4 +189,4 @@ def rm(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
     def remove_one(job_id: str) -> None:
         print_out(settings, client.remove(job_id), lambda job: f"Job {job['job_id']} is removed from the lists.")
 
-    return for_each_job(client, _meant(client, job_ids, every, _has_ended, ended=True), remove_one)
+    return _for_each(client, job_ids, every, _has_ended, remove_one, ended=True)

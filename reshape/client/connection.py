@@ -10,7 +10,7 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +31,15 @@ class CoordinatorRefused(Exception):
         super().__init__(sentence)
         self.status = status
         self.problems = tuple(problems)
+
+
+def refused(job_ids: Iterable[str], call: Callable[[str], object]) -> Iterator[tuple[str, CoordinatorRefused]]:
+    """Call once for each of these jobs; yield those that are refused, with the refusal, and go on behind them."""
+    for job_id in job_ids:
+        try:
+            call(job_id)
+        except CoordinatorRefused as refusal:
+            yield job_id, refusal
 
 
 class Connection:

@@ -186,16 +186,25 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= MOST_NAMED else f"{shown} and {len(names) - MOST_NAMED} more"
 
 
-def for_each_job(client: Client, job_ids: Sequence[str], call: Callable[[str], object]) -> int:
-    """Call once for each id; a refused one does not stop the others. Returns the exit code."""
-    from reshape.client import CoordinatorRefused
+def for_each_job(client: Client, named: Sequence[str], listed: Sequence[str], call: Callable[[str], object]) -> int:
+    """Call once for each job, past those that are refused. Returns the exit code.
+
+    `named`: ids as a user has written them, maybe only their beginnings; `listed`: those of the coordinator's lists.
+    """
+    from reshape.client.connection import refused
 
     code = 0
-    for job_id in job_ids:
+    for job_id in named:
         try:
-            with_job_id(client, job_id, call)
-        except CoordinatorRefused as refusal:
-            code = failed(refusal)
+            for _, refusal in refused([job_id], lambda given: with_job_id(client, given, call)):
+                code = failed(refusal)
+        except click.UsageError as several:
+            several.show()
+            code = several.exit_code
+    for job_id, refusal in refused(listed, call):
+        if not job_id or job_id not in str(refusal):
+            complain(f"Job {job_id!r} stays as it is:")
+        code = failed(refusal)
     return code
 
 

@@ -22,7 +22,8 @@ from coordinator.config import Config
 from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected
 from launcher.local import disk_trouble, running_jobs
-from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
+from reshape.client import Client, CoordinatorUnreachable
+from reshape.client.connection import refused
 from reshape.services import up_log
 
 POLL_S = 0.1
@@ -115,13 +116,8 @@ def stop(state: Path, cancel_all: bool = False) -> int:
 
 def _cancel_all(client: Client) -> list[str]:
     """Cancel all jobs; returns those that cannot be, with the reason."""
-    left = []
-    for job in client.jobs():
-        try:
-            client.cancel(str(job["job_id"]))
-        except CoordinatorRefused as refused:
-            left.append(f"{job['job_id']} ({str(refused).rstrip('.')})")
-    return left
+    job_ids = [str(job["job_id"]) for job in client.jobs()]
+    return [f"{job_id} ({str(refusal).rstrip('.')})" for job_id, refusal in refused(job_ids, client.cancel)]
 
 
 def _told_to_stop(client: Client) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
-from reshape.client.connection import EventStream
+from reshape.client.connection import EventStream, refused
 
 View = dict[str, Any]
 
@@ -131,8 +131,7 @@ def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
 def _cancel_all(client: Client) -> None:
     """Cancel all open jobs and wait for their end, after Ctrl-C, too."""
     with contextlib.suppress(CoordinatorRefused, CoordinatorUnreachable):
-        for job in client.jobs():
-            client.cancel(str(job["job_id"]))
+        list(refused([str(job["job_id"]) for job in client.jobs()], client.cancel))
         deadline = time.monotonic() + END_S
         while any(j["state"] not in ENDED or not _closed(client, j) for j in client.jobs(include_ended=True)):
             if time.monotonic() > deadline:

@@ -274,6 +274,32 @@ def test_several_jobs_or_all_are_changed_by_one_command(reshape: Run, live: Live
         assert "Name one or more jobs, or give --all." in reshape(*wrong).err
 
 
+@pytest.mark.parametrize("verb", ["suspend", "cancel"])
+@pytest.mark.parametrize("odd", [1.5, "", ["b"], "a/b"])
+def test_a_verb_over_all_jobs_goes_on_past_one_that_it_cannot_do_and_names_it(
+    reshape: Run, live: Live, verb: str, odd: object
+) -> None:
+    """As a row that was written into the store by hand."""
+    submit(reshape, "a")
+    documents = live.coordinator.documents
+    documents["odd"] = {**documents["a"], "job_id": odd}
+    documents["1.55"] = {**documents["a"], "job_id": "1.55"}
+    submit(reshape, "b")
+    done = reshape(verb, "--all")
+    assert (done.code, [line.split()[1] for line in done.out.splitlines()]) == (1, ["a", "1.55", "b"])
+    assert repr(str(odd)) in done.err
+
+
+def test_a_beginning_that_several_jobs_have_does_not_keep_the_other_named_ones_from_being_changed(
+    reshape: Run, live: Live
+) -> None:
+    for name in ("a-1", "a-2", "b"):
+        submit(reshape, name)
+    done = reshape("cancel", "a", "b")
+    assert (done.code, done.out) == (2, "Job b is being cancelled.\n")
+    assert "Several jobs begin with a: a-1, a-2." in done.err
+
+
 def test_events_of_an_unknown_job_are_not_waited_for(reshape: Run) -> None:
     done = reshape("events", "nope")
     assert (done.code, done.err) == (1, "There is no job 'nope'; `reshape jobs -a` lists all.\n")
