@@ -29,7 +29,7 @@ from launcher.launch_records import LaunchRecords, ask_status, listens
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
-from sidecar import device_filter, protocol
+from sidecar import device_filter, kept_output, protocol
 from sidecar.resources.limits import ControlGroup
 from sidecar.startup.log_format import VARIABLE
 
@@ -122,17 +122,9 @@ class LocalPlatform:
         return frozenset()
 
     def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
-        """Return at most `limit` bytes of the trainer's output from `offset` and the next offset, over all launches.
-
-        Starts at 0 when `offset` is beyond the end: the shim has begun a new file meanwhile.
-        """
+        """Return about `limit` bytes of the trainer's output from `offset` and the next offset, over all launches."""
         try:
-            with self.folders(doc).output.open("rb") as file:
-                file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
-                text = file.read(limit)
-                return text, file.tell()
-        except FileNotFoundError:
-            return b"", 0
+            return kept_output.read(str(self.folders(doc).output), offset, limit)
         except OSError as error:
             raise Transient(f"the output of job {JobRecord(doc).id} cannot be read: {error.strerror}") from error
 

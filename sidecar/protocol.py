@@ -236,10 +236,7 @@ class OutputCall(msgspec.Struct, kw_only=True):
 
 
 class Output(msgspec.Struct):
-    """The answer to `OutputCall`: `data` (base64) and the next offset.
-
-    Starts at 0 when `offset` is beyond the end: the shim has begun a new file meanwhile.
-    """
+    """The answer to `OutputCall`: `data` (base64) and the next offset, as `kept_output.read` returns them."""
 
     data: bytes
     offset: int

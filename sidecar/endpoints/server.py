@@ -23,7 +23,7 @@ import msgspec
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler
 
-from sidecar import core
+from sidecar import core, kept_output
 from sidecar.config import TOKEN, SidecarSettings
 from sidecar.links.coordinator_link import CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimUnreachable
@@ -359,13 +359,7 @@ def _output(path: Path, offset: int, limit: int) -> Output:
 
     Training code can write to that folder: a link or pipe there is neither followed nor waited for.
     """
-    try:
-        with open(path, "rb", opener=_as_it_is) as file:
-            file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
-            data = file.read(limit)
-            return Output(data, file.tell())
-    except FileNotFoundError:
-        return Output(b"", 0)
+    return Output(*kept_output.read(str(path), offset, limit, _as_it_is))
 
 
 def _as_it_is(path: str, flags: int) -> int:

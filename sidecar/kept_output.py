@@ -1,0 +1,103 @@
+"""Keeps the output of a training in two files, and reads it by its place in all that was ever printed.
+
+Promises: an offset names one byte for ever, over all files that come and go; what is not kept any more is left out with
+words, and no two parts of lines are joined that were not one. A file is moved to `<path>.1` when it is full, at the end
+of a line where there is one, and the first line of the next one says how many bytes came before.
+Called by the shim, which writes it, and by what shows it: the endpoints and the local platform. The standard library
+only, from Python 3.8.
+"""
+
+import contextlib
+import os
+import re
+from typing import IO, Any, Callable, List, NamedTuple, Optional, Tuple
+
+OLD, NEW = ".1", ".new"
+FIRST_LINE = "reshape: {} bytes of output came before these; the newest of them are in the file that ends in .1\n"
+_FIRST_LINE = re.compile(re.escape(FIRST_LINE).replace(r"\{\}", "([0-9]{1,18})").encode())
+LOST = "\n… the output before this line is gone …\n"
+Opener = Optional[Callable[[str, int], int]]
+
+
+class Part(NamedTuple):
+    """One of the two files; places are those in all that was ever printed."""
+
+    file: "IO[bytes]"
+    begin: int
+    end: int
+    head: int  # bytes of its first line, where that is ours
+
+
+def open_to_write(path: str, full: bool = False) -> "IO[bytes]":
+    """Open the newest file to write on. `full`: move it away first and begin the next one."""
+    if full and os.path.exists(path):
+        os.replace(path, path + OLD)  # first, as this makes room where the disk is full
+    if not os.path.exists(path) and os.path.exists(path + OLD):
+        with open(path + OLD, "rb") as old:
+            before = _part(old).end
+        with open(path + NEW, "wb", buffering=0) as new:
+            new.write(FIRST_LINE.format(before).encode())
+        os.replace(path + NEW, path)  # so that no reader meets it without its first line
+    return open(path, "ab", buffering=0)
+
+
+def ends_open(path: str) -> bool:
+    """True if the last line of the file has no end, as that of a process that was killed."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    return False
+
+
+def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[bytes, int]:
+    """Return about `limit` bytes from this place on, and the place behind them; nothing where there is no file.
+
+    What is left out in between is named in a line of its own.
+    """
+    with contextlib.ExitStack() as opened:
+        parts = _parts(path, opened, opener)
+        if not parts:
+            return b"", offset
+        words = b""
+        if offset > parts[-1].end:  # this is another log than the one that was read before
+            words, offset = LOST.encode(), parts[-1].begin
+        elif offset < parts[0].begin:
+            words = _left_out(parts[0].begin - offset, bool(offset))
+            offset = parts[0].begin
+        found = b""
+        for part in parts:
+            if part.begin <= offset < part.end and len(found) < limit:
+                part.file.seek(part.head + offset - part.begin)
+                piece = part.file.read(min(limit - len(found), part.end - offset))
+                found, offset = found + piece, offset + len(piece)
+        return words + found, offset
+
+
+def _parts(path: str, opened: "contextlib.ExitStack[Any]", opener: Opener) -> List[Part]:
+    """Return what is kept, oldest first."""
+    try:
+        newest = _part(opened.enter_context(_opened(path, opener)))
+    except FileNotFoundError:
+        return []
+    with contextlib.suppress(FileNotFoundError):  # behind the newest, which may be moved meanwhile
+        old = _part(opened.enter_context(_opened(path + OLD, opener)))
+        if old.begin < newest.begin <= old.end:
+            return [old._replace(end=newest.begin), newest]
+    return [newest]
+
+
+def _opened(path: str, opener: Opener) -> "IO[bytes]":
+    return open(path, "rb", opener=opener)
+
+
+def _part(file: "IO[bytes]") -> Part:
+    first = _FIRST_LINE.match(file.read(len(FIRST_LINE) + 18))
+    head = first.end() if first else 0
+    begin = int(first.group(1)) if first else 0
+    return Part(file, begin, begin + os.fstat(file.fileno()).st_size - head, head)
+
+
+def _left_out(count: int, behind_some: bool) -> bytes:
+    size = f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count} bytes"
+    return ("\n" if behind_some else "").encode() + f"… {size} of output left out …\n".encode()
