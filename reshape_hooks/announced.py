@@ -102,6 +102,8 @@ class Announced:
     def leave_alone(self, why: str) -> None:
         """A training begins that is not ours: a stop ends it as if we were not here."""
         self.stop.withdraw(why)
+        if self.stop.file:
+            plain.end_reports()
         if self.stop.ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -34,6 +34,10 @@ from typing import Any, NamedTuple, NoReturn
 
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
+OWN_LINE = (
+    "\x1e"  # before a report: the shim begins a line for it where the script has left one open (`sidecar/shim.py`)
+)
+REPORTS_END = "reports=ended"  # in the last report of a hook: what the script prints counts again
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 TRAINING = re.compile("training-[1-9][0-9]{0,8}")  # the checkpoints of a job's later trainings, beside the first one's
@@ -73,7 +77,9 @@ def tell(text: str) -> None:
     instead: the user's file holds what the script itself prints.
     """
     line = text + "\n"
-    if not (_printed_elsewhere() and _told_to_shim(line)):
+    if _read_by_shim():
+        _write(sys.stdout, OWN_LINE + line)
+    elif not (os.environ.get("RESHAPE_OUTPUT") and _told_to_shim(line)):
         _write(sys.stdout, line)
 
 
@@ -103,18 +109,16 @@ def _write(stream: Any, text: str) -> None:
         stream.flush()
 
 
-def _printed_elsewhere() -> bool:
-    """True if the shim runs this process and does not read what it prints itself."""
+def _read_by_shim() -> bool:
+    """True if the shim runs this process and reads what it prints itself."""
     read = os.environ.get("RESHAPE_OUTPUT")
-    if not read:
-        return False
-    if type(sys.stdout) is not io.TextIOWrapper:
-        return True  # that of a notebook has the number of the file that it does not write to
+    if not read or type(sys.stdout) is not io.TextIOWrapper:
+        return False  # that of a notebook has the number of the file that it does not write to
     try:
         there = os.fstat(sys.stdout.fileno())
     except Exception:  # the script has put something else in its place
-        return True
-    return read != f"{there.st_dev}:{there.st_ino}"
+        return False
+    return read == f"{there.st_dev}:{there.st_ino}"
 
 
 def _told_to_shim(line: str) -> bool:
@@ -139,6 +143,11 @@ def say(**fields: Any) -> None:
     """Report as `key=value` pairs, such as `step=12 total=400 loss=0.31 time=…`."""
     pairs = [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items()]
     tell(" ".join([*pairs, f"time={boottime():.6f}"]))
+
+
+def end_reports() -> None:
+    """Say that no hook counts from now on: what the script itself prints is all that tells its progress."""
+    tell(f"{REPORTS_END} time={boottime():.6f}")
 
 
 class Environment(NamedTuple):

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Iterable, Iterator
+from typing import IO, Any, Iterable, Iterator
 
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
@@ -31,6 +31,7 @@ IDLE_S = 5.0  # what a command leaves behind that has done nothing for so long i
 BUSY = 0.2  # of a core: with less a process does nothing
 STUCK_S = 60.0  # without any work before what has saved is killed at its end
 CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
+OWN_LINE = b"\x1e"  # as in `reshape_hooks/plain.py`: what follows is to begin a line
 MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
@@ -173,7 +174,16 @@ def part(name: str) -> Any:
 
 
 CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memory", "gpu_locks", "freezer"))
-FILTER = part("device_filter")
+FILTER, OUTPUT = part("device_filter"), part("kept_output")
+
+
+def open_log(path: str, full: bool = False) -> "IO[bytes]":
+    """Open a log to write on. `full`: begin the next one, and keep this one as `.1`."""
+    if OUTPUT:
+        return OUTPUT.open_to_write(path, full)  # type: ignore[no-any-return]
+    if full:
+        os.replace(path, path + ".1")
+    return open(path, "ab", buffering=0)
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -191,7 +201,9 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         self.came = 0.0  # bytes of about the last CALM_TICK_S
-        (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
+        (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open_log(path)
+        if self.begun:
+            self._end_open_line()
         passed = [shim.lock, *gpus, *([] if wait is None else [wait])]
         os.set_blocking(pipe, False)
         with contextlib.suppress(OSError):  # so that a trainer that suddenly prints much does not wait for us
@@ -238,24 +250,42 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
     def keep(self, data: bytes) -> None:
         """Log what was printed or reported just now."""
-        now = boottime()
+        now, data = boottime(), self._on_own_lines(data)
         self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
+        is_open = bool(self.tail) and not self.tail.endswith(b"\n")
+        rest = data.find(b"\n") + 1 if is_open else 0  # of a line that the file before would have half
         self.tail, self.wrote_at = (self.tail + data)[-2048:], now
         try:
-            if self.log.tell() + len(data) > BIG_LOG:
-                os.replace(self.path, self.path + ".1")
-                self.log = open(self.path, "ab", buffering=0)
+            size = self.log.tell() + len(data)
+            full = size > BIG_LOG and (rest > 0 or not is_open or size > BIG_LOG + BIG_LINE)
+            if full:
+                self.log.write(data[:rest])
+                self.log.close()
+                self.log = open_log(self.path, full=True)
                 self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
-            self.log.write(data)
+            self.log.write(data[rest:] if full else data)
             if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us
                 os.write(1, data)
         except OSError as fault:
             say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
 
+    def _on_own_lines(self, data: bytes) -> bytes:
+        """Begin a line for each report of a hook where what was printed before it has not ended its own."""
+        begun, *reports = data.split(OWN_LINE)
+        for report in reports:
+            before = begun or self.tail
+            begun += (b"\n" if before and not before.endswith(b"\n") else b"") + report
+        return begun
+
     def open_log(self) -> None:
         """Open the log where it is now: another child may have begun a new one meanwhile."""
         self.log.close()
-        self.log = open(self.path, "ab", buffering=0)
+        self.log = open_log(self.path)
+        self._end_open_line()
+
+    def _end_open_line(self) -> None:
+        if OUTPUT and OUTPUT.ends_open(self.path):
+            self.log.write(b"\n")
 
     def begin(self) -> None:
         """Log what comes from now on: a waiting interpreter becomes the trainer."""
@@ -285,7 +315,7 @@ class ReportPipe:
         with contextlib.suppress(OSError):
             data = os.read(self.pipe, 256 * 1024)
         if data and trainer:
-            trainer.keep((b"" if trainer.tail[-1:] in b"\n\r" else b"\n") + data)
+            trainer.keep(OWN_LINE + data)
         if self.watched is self.shim.calm and self.pipe >= 0:
             self.watched = not self.watched
             if self.watched:

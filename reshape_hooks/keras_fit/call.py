@@ -46,7 +46,7 @@ class Call:
         self.first_epoch: int | None = None
         self.of: int | None = None  # batches of an epoch, if that is known
         self.emulated = script.here.emulated or bool(script.here.locks)
-        self.silent = given["verbose"] == 0
+        script.reports = script.reports or given["verbose"] == 0
         self.before_validation: dict[int, Any] = {}
         self.noted: bytes | None = None  # how far the script's files were before the validation that runs
         self.logs: Any = {}
@@ -175,7 +175,7 @@ class Call:
         announced.stepped()
         if self.emulated:
             self._emulate(new)
-        if self.silent:
+        if self.script.reports:
             self._say(of)
         if announced.stopping():
             self._save_and_exit()
@@ -292,7 +292,7 @@ class Call:
         self.script.locks().used(self.script.steps + self.steps)
 
     def _say(self, of: int | None) -> None:
-        """Report about once a second, as this fit prints nothing that the sidecar could read."""
+        """Report about once a second: this fit, or one before it, prints nothing that the sidecar could read."""
         now = plain.boottime()
         if now - self._said_at < SECOND and self.steps > 1:
             return

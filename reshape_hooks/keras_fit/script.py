@@ -67,6 +67,7 @@ class Script:
         self.steps = 0  # done in the fits that have ended
         self.begun: set[int] = set()  # numbers of the fits of this process
         self.left_alone = self.inside = False
+        self.reports = False  # whether a fit has shown nothing: once reports count, all fits report
         self.announced: Any = None  # once the signals are ours
         self.safe = True  # nothing that has ended would be lost by a stop between two fits
         self.fits: dict[int, Any] = {}  # what is saved of each, by its number: that it has ended, or where it was

@@ -73,6 +73,7 @@ class ProgressLine(msgspec.Struct, frozen=True):
     epochs: int | None = None  # of the whole training
     weak: bool = False  # whether it may count anew in each epoch or generation: any other count of iterations is better
     open_end: bool = False  # whether it shows that no total is known, as what was taken for it was one epoch's
+    by_hook: bool = False  # whether a hook has written it, which counts what the training has really done
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class LostWorkCounter:
         for series in self._series.values():
             series.before, series.comes = series.before or series.comes, False
 
+    def begin_anew(self) -> None:
+        """Forget what was counted: the lines that told it were no count of the training."""
+        self.lost = None
+        self._series.clear()
+
     def report(self, report: ProgressLine) -> None:
         """Take one line, in the order of the output."""
         given = report.epoch if report.step is None else report.step

@@ -1,7 +1,8 @@
 """Reads the progress of training from what the trainer prints.
 
 Promise: any text may be fed and nothing is raised; iterations and epochs never go back, unless a better count of
-iterations is found than one that may begin anew; a printed configuration is no progress; numbers
+iterations is found than one that may begin anew; once a hook has reported, no counter that the script itself prints
+moves iterations, speed or lost work; a printed configuration is no progress; numbers
 that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
 Called by `service.py`; understands plain `key=value` lines, JSON lines, the usual outputs of trainings
 (`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report).
@@ -21,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from reshape_hooks.plain import BEHIND_TRAINING
-from sidecar.output.formats import NUMBER, FormatMatcher, ProgressLine
+from reshape_hooks.plain import BEHIND_TRAINING, REPORTS_END
+from sidecar.output.formats import KERAS_BAR, NUMBER, FormatMatcher, ProgressLine
 from sidecar.output.lost import LostWorkCounter
 from sidecar.protocol import Lost, Progress
 
@@ -32,17 +33,20 @@ WINDOW = 32  # reports that count for seconds per iteration, or more: those of t
 WINDOW_S = 5.0  # or of so long, since a pause of a training that reports each millisecond is not its speed
 SPACING_S = WINDOW_S / WINDOW  # reports closer than that to the one before count for one
 MOST = 10**12  # a count or value above this is a misread line
+REPORT_S = 600.0  # within which a hook's report arrives: an older time is the duration of a step, not a clock
 CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
 
 STEP_KEYS = ("step", "iteration", "iter", "global_step")
 TOTAL_KEYS = ("total", "total_steps", "total_iterations")
 PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stands still while the loss still tells something
 LAST = 10  # behind all ranks
-STRONG, WEAK, ONLY_EPOCHS = range(3)  # counts of iterations: of the training, one that may begin anew, its epochs
+# Counts of iterations, the best one first: a hook's, Keras' own, a printed one, one that may begin anew, epochs.
+BY_HOOK, BY_KERAS, PRINTED, MAY_BEGIN_ANEW, ONLY_EPOCHS, ANYTHING = range(6)
 
-_BREAK = re.compile(r"[\r\n\x08]+")
+_BREAK = re.compile(r"[\r\n\x08\x1e]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
+_BY_HOOK = re.compile(r"(?:[A-Za-z_]\w{0,40}=[^\s=]+ )+time=[0-9]{1,12}\.[0-9]{6}$")  # as `plain.say` writes it
 _CALL = re.compile(r"[A-Za-z_]\w*\([^()]*=")  # as Namespace(lr=0.1), a printed configuration
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
 _TOOK = re.compile(rf"(?<!\S)took=({NUMBER})(?!\S)")
@@ -68,8 +72,10 @@ class ProgressReader:
         self._window: deque[tuple[int, float, int]] = deque()  # the newest step of each time, and of how many
         self._reports = 0  # in the window
         self._newest_step: int | None = None
+        self._newest_kind = ""  # the kind of line that told it
+        self._hook_tells_epochs = False
         self._formats, self._losses = FormatMatcher(), LostWorkCounter()
-        self._counted_by = ONLY_EPOCHS + 1  # how good the best count of iterations is
+        self._counted_by = ANYTHING  # how good the best count of iterations is
 
     @property
     def lost(self) -> Lost | None:
@@ -116,7 +122,10 @@ class ProgressReader:
         if not text or len(text) > LINE_LIMIT:
             return
         text = _ANSI.sub("", text).strip()
-        known = self._formats.line(text) if self._pattern is None else None
+        by_hook = _BY_HOOK.search(text) if text.endswith(tuple("0123456789")) and "time=" in text else None
+        if by_hook and self._pattern is None:
+            text = by_hook[0]  # without what a script has printed before it and not ended
+        known = self._formats.line(text) if self._pattern is None and not by_hook else None
         pairs = (
             {} if known or _CALL.search(text) else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
         )
@@ -128,11 +137,15 @@ class ProgressReader:
             if when is not None:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
             self._saved_step(marked[1], count(pairs.get("step")) or 0)
+        elif by_hook and REPORTS_END in text:
+            self._counted_by = ANYTHING
         elif self._pattern is not None:
             found = self._pattern.search(text)
             self._take(_report("pattern", found.groupdict() if found else {}), when)
         else:
-            self._take(known or _report(" ".join(sorted(pairs)), pairs), when)
+            report = known or _report(" ".join(sorted(pairs)), pairs)
+            clocked = own is not None and own == when and (late or at - own < REPORT_S)
+            self._take(msgspec.structs.replace(report, by_hook=bool(by_hook and clocked)), when)
 
     def _take(self, report: ProgressLine, at: float | None) -> None:
         p, epoch = self.progress, number(report.epoch)
@@ -142,13 +155,14 @@ class ProgressReader:
             p,
             iterations=max(p.iterations, count(step) or 0),
             total_iterations=count(total) or (None if report.open_end and step is not None else p.total_iterations),
-            epochs=max(p.epochs, epoch or 0.0),
+            epochs=max(p.epochs, (epoch or 0.0) if report.by_hook or not self._hook_tells_epochs else 0.0),
         )
         self._value(report.values)
-        if not report.weak:  # else it may begin anew though nothing is done again
+        outranked = self._counted_by <= BY_KERAS and _rank_of_count(report) > self._counted_by
+        if not report.weak and not outranked:  # one that is weak may begin anew though nothing is done again
             self._losses.report(report)
         if step is not None and at is not None:
-            self._stepped(step, at)
+            self._stepped(step, at, report.kind)
 
     def _saved_step(self, name: str, done: int) -> None:
         """Count what a checkpoint holds: the lines of those steps may be lost, with a shim that was killed.
@@ -156,16 +170,18 @@ class ProgressReader:
         Only where its hook counts alike, and not that of a later training of the job, which counts from its own start.
         """
         p = self.progress
-        if self._counted_by == STRONG and BEHIND_TRAINING not in name and done <= (p.total_iterations or 0):
+        if self._counted_by <= PRINTED and BEHIND_TRAINING not in name and done <= (p.total_iterations or 0):
             self.progress = msgspec.structs.replace(p, iterations=max(p.iterations, done))
 
     def _iterations(self, report: ProgressLine) -> tuple[int | None, int | None]:
         """Return step and total, or neither where a better count is known. Epochs are counted where nothing else is."""
-        step, total, rank = report.step, report.total, WEAK if report.weak else STRONG
+        step, total, rank = report.step, report.total, _rank_of_count(report)
+        if step is not None and report.by_hook and report.epoch is not None:
+            self._hook_tells_epochs = True
         if step is None and report.epochs and (report.epoch or 0.0) >= 1:
             step, total, rank = int(report.epoch or 0.0), report.epochs, ONLY_EPOCHS
         if step is None:
-            return None, total
+            return None, None if self._counted_by <= BY_KERAS else total
         if rank > self._counted_by:
             return None, None
         if rank < self._counted_by <= ONLY_EPOCHS:
@@ -174,6 +190,8 @@ class ProgressReader:
             )
             self._newest_step = None
             self._empty_window()
+            if rank <= BY_KERAS:
+                self._losses.begin_anew()
         self._counted_by = rank
         return step, total
 
@@ -193,7 +211,7 @@ class ProgressReader:
         found = rank(name)
         return found if found is None or not self._never or self._never not in name else LAST + found
 
-    def _stepped(self, step: int, at: float) -> None:
+    def _stepped(self, step: int, at: float, kind: str) -> None:
         if self._spawn_at is None:
             return  # read again after a restart, of an unknown trainer: its clock may be another machine's
         p = self.progress
@@ -204,10 +222,12 @@ class ProgressReader:
         if self._newest_step is not None and step == self._newest_step:
             return
         if self._newest_step is not None and step < self._newest_step:
+            if kind != self._newest_kind:
+                return  # another counter, as of validation: not this one begun anew
             self._empty_window()
         if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
             self._extend_window(step, at)
-        self._newest_step = step
+        self._newest_step, self._newest_kind = step, kind
         first = p.first_step_at if p.first_step_at is not None else at
         last = max(at, p.last_step_at or at)
         gap_s = max(p.longest_gap_s, last - (p.last_step_at or last))
@@ -236,6 +256,15 @@ class ProgressReader:
         if last <= first or ended <= began:
             return self.progress.seconds_per_iteration
         return (ended - began) / (last - first)
+
+
+def _rank_of_count(report: ProgressLine) -> int:
+    """Return how good a count of iterations a line of this kind has."""
+    if report.by_hook:
+        return BY_HOOK
+    if report.weak:
+        return MAY_BEGIN_ANEW
+    return BY_KERAS if report.kind == KERAS_BAR and report.total else PRINTED
 
 
 def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import kept_output
 from sidecar.protocol import ENDLESS_LEASE_S
 from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
 from tests.interpreters import python_of
@@ -493,14 +494,59 @@ def test_a_trainer_that_is_done_has_exited_with_0_unasked(tmp_path):
         assert (status["exit_code"], status["stop_asked"], status["output_tail"]) == (0, False, "step=1\n")
 
 
-def test_the_output_log_begins_again_at_64_mib(tmp_path):
+def test_the_output_log_begins_again_at_64_mib_and_says_what_came_before(tmp_path):
+    full = 64 * 1024 * 1024 - 3
     (tmp_path / "output.log").write_bytes(b"")
-    os.truncate(tmp_path / "output.log", 64 * 1024 * 1024 - 3)  # sparse: takes no disk
+    os.truncate(tmp_path / "output.log", full)  # sparse: takes no disk
     with running_shim(tmp_path, trainer("exits_early")) as shim:
         shim.client.start(1)
         shim.client.wait("exited")
-        assert shim.output.read_text() == "step=1\n"
-        assert (tmp_path / "output.log.1").stat().st_size == 64 * 1024 * 1024 - 3
+        assert shim.output.read_text() == kept_output.FIRST_LINE.format(full + 1) + "step=1\n"
+        assert (tmp_path / "output.log.1").stat().st_size == full + 1, "with an end for its last line"
+        assert kept_output.read(str(shim.output), full + 1, 100) == (b"step=1\n", full + 8)
+
+
+def test_a_full_log_is_moved_at_the_end_of_a_line(tmp_path):
+    full = 64 * 1024 * 1024 - 3
+    says = "print('o' * 10_000, end='', flush=True); print('ne', flush=True); print('two')"
+    (tmp_path / "output.log").write_bytes(b"")
+    os.truncate(tmp_path / "output.log", full - 8_000)
+    with (tmp_path / "output.log").open("r+b") as log:
+        log.seek(-1, os.SEEK_END)
+        log.write(b"\n")
+    with running_shim(tmp_path, [sys.executable, "-c", says]) as shim:
+        shim.client.start(1)
+        shim.client.wait("exited")
+        printed = kept_output.read(str(shim.output), full - 8_000, 100_000)[0]
+        assert printed.decode().splitlines() == ["o" * 10_000 + "ne", "two"]
+        first, *rest = shim.output.read_text().splitlines()
+        assert first + "\n" == kept_output.FIRST_LINE.format(full + 2_003) and rest == ["two"]
+
+
+@pytest.mark.parametrize("where", ["", " | cat", " 2>&1 > told"])
+def test_a_report_of_a_hook_has_a_line_of_its_own_whatever_the_script_has_begun(tmp_path, where):
+    code = (
+        "import sys\nfrom reshape_hooks import plain\n"
+        "for step in (1, 2):\n    sys.stdout.write(f'\\r{step}/2'); sys.stdout.flush(); plain.say(step=step, total=2)\n"
+        "sys.stdout.write('end\\n'); sys.stdout.flush(); plain.say(done=1)"
+    )
+    (tmp_path / "script.py").write_text(code)
+    command = ["sh", "-c", f"cd {tmp_path} && {sys.executable} script.py{where}"]
+    with running_shim(tmp_path / "f", command, env={"PYTHONPATH": str(ROOT)}) as shim:
+        shim.client.start(1)
+        assert shim.client.wait("exited")["exit_code"] == 0
+        text = shim.output.read_bytes().decode()
+        reports = [line.rpartition(" time=")[0] for line in text.split("\n") if "time=" in line]
+        assert reports == ["step=1 total=2", "step=2 total=2", "done=1"]
+        assert "\x1e" not in text and "\n\n" not in text
+
+
+def test_what_the_next_training_prints_is_not_joined_to_what_the_one_before_it_left_open(tmp_path):
+    with running_shim(tmp_path, [sys.executable, "-c", "print('step=1', end='', flush=True)"]) as shim:
+        for generation in (1, 2):
+            shim.client.start(generation)
+            status = shim.client.wait("exited")
+        assert (shim.output.read_text(), status["output_from"]) == ("step=1\nstep=1", 7)
 
 
 def test_a_full_disk_loses_text_and_not_the_training(tmp_path):

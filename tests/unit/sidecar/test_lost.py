@@ -115,3 +115,32 @@ def test_where_it_is_not_known_which_generation_printed_what_nothing_is_said() -
     reader.new_output(3)
     reader.feed(b"step=5 total=1000 loss=0.5\n", 2.0)
     assert reader.lost is None
+
+
+def by_hook(first: int, last: int) -> list[str]:
+    return [f"step={n} total=1000 time={n / 1e6:.6f}" for n in range(first, last + 1)]
+
+
+FAKES = [
+    "step=7",
+    "step=7 total=9 loss=0.5",
+    "epoch=3 loss=0.2",
+    "Epoch [3/30], Loss: 0.4",
+    "Train Epoch: 5 [0/4000 (0%)]\tLoss: 0.3",
+]
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_what_a_script_prints_beside_the_reports_of_its_hook_is_no_lost_work(fake: str) -> None:
+    assert lost([fake, *by_hook(1, 50), fake], [fake, *by_hook(51, 60), fake]) == Lost(generation=2)
+    assert lost([fake, *by_hook(1, 50), fake], [fake, *by_hook(41, 60)]) == Lost(iterations=10, generation=2)
+
+
+def test_a_loss_that_printed_lines_told_is_none_once_a_hook_reports() -> None:
+    assert lost(["step=7"], ["step=7", *by_hook(8, 9)]) is None
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_what_a_callback_prints_beside_the_bars_of_keras_is_no_lost_work(fake: str) -> None:
+    before = [fake, KERAS.format(3, 20), fake, KERAS.format(3, 30)]
+    assert lost(before, [fake, KERAS.format(3, 31), fake]) == Lost(generation=2)

@@ -312,3 +312,82 @@ def test_steps_that_a_checkpoint_holds_are_done_though_their_lines_were_lost(sav
 
 def test_a_checkpoint_alone_is_no_count_of_iterations() -> None:
     assert read("checkpoint=g2-s111 step=111 time=9").progress.iterations == 0
+
+
+def by_hook(step: int, at: float, total: int = 40, more: str = "") -> str:
+    return f"step={step} total={total} {more}time={at:.6f}"
+
+
+PRINTED_COUNTERS = (
+    "step={0} loss=0.5",
+    "step={0} total=5",
+    '{{"step": {0}, "total": 5}}',
+    "global_step={0}00",
+    "step={0}00 time=0.123456",
+    "step {0}/5",
+    "iter {0}: loss 0.5",
+    "Epoch {0}/5",
+    "epoch {0} of 5",
+    "Epoch [{0}/5], Loss: 0.42",
+    "Epoch 3/5\n{0}/60 ━━━━━━━━━━ 0s 12ms/step - loss: 0.3",
+    "Epoch 3:  40%|████      | {0}/60 [00:03<00:05, 7.10it/s, train_loss=0.520]",
+    " 40%|████      | {0}/1000 [01:02<01:33,  6.40it/s]",
+    "[{0}]\ttrain-logloss:0.12345",
+    "total_steps={0}",
+)
+
+
+@pytest.mark.parametrize("counter", PRINTED_COUNTERS)
+def test_beside_the_reports_of_a_hook_no_counter_that_a_script_prints_is_progress(counter: str) -> None:
+    reader = read(spawn_at=1000.0)
+    for step in range(1, 31):
+        at = 1000.0 + step
+        reader.feed(f"{counter.format(step % 5)}\n{by_hook(step, at)}\n{counter.format((step + 1) % 5)}\n".encode(), at)
+    p = reader.progress
+    assert (p.iterations, p.total_iterations) == (30, 40)
+    assert (p.seconds_per_iteration, p.last_step_at) == (pytest.approx(1.0), 1030.0)
+
+
+def test_what_a_script_printed_before_the_first_report_of_its_hook_counts_no_more() -> None:
+    reader = read("step=5000 total=9000 loss=0.5", spawn_at=0.5)
+    assert reader.progress.iterations == 5000
+    reader.feed(f"{by_hook(1, 2.0)}\n".encode(), 2.0)
+    assert (reader.progress.iterations, reader.progress.total_iterations) == (1, 40)
+    assert (reader.progress.value, reader.progress.value_name) == (0.5, "loss"), "what it has measured stays"
+
+
+@pytest.mark.parametrize(
+    "before", ["", "\r 4/10", "saving step 4/10 ", "\r 40%|████      | 4/10 [00:01<00:02, 3.1it/s]", "loss=0.5"]
+)
+def test_a_report_of_a_hook_is_read_though_the_line_before_it_has_no_end(before: str) -> None:
+    p = read(before + by_hook(7, 0.75)).progress
+    assert (p.iterations, p.total_iterations) == (7, 40)
+
+
+def test_epochs_are_counted_as_printed_unless_the_hook_tells_them() -> None:
+    assert read(by_hook(1, 0.6), "Epoch 3/30").progress.epochs == 2.0
+    assert read(by_hook(1, 0.6, more="epoch=1 "), "Epoch 3/30").progress.epochs == 1.0
+
+
+def test_where_hooks_leave_the_rest_of_a_script_alone_what_it_prints_counts_again() -> None:
+    reader = read(by_hook(40, 0.75), "reports=ended time=0.800000", "step=50 total=90", "step=51 total=90")
+    assert (reader.progress.iterations, reader.progress.total_iterations) == (51, 90)
+
+
+def test_keras_own_bars_count_before_counters_that_a_callback_prints() -> None:
+    reader = read()
+    for epoch in (1, 2):
+        reader.feed(f"Epoch {epoch}/3\n".encode(), float(epoch))
+        for batch in range(1, 9):
+            text = f"step={batch} loss=0.5\n{batch}/8 ━━━━━━━━ 0s 24ms/step - loss: 0.7\n"
+            reader.feed(text.encode(), epoch + batch / 10)
+    assert (reader.progress.iterations, reader.progress.total_iterations, reader.progress.epochs) == (16, 24, 2.0)
+
+
+def test_steps_of_validation_within_a_training_do_not_begin_its_speed_anew() -> None:
+    reader, at = read(), 1.0
+    for step in range(20, 40):
+        at += 1.0
+        validation = "".join(f"step={n} val_loss=0.5\n" for n in range(3))
+        reader.feed(f"step={step} loss=0.5\n{validation}".encode(), at)
+    assert reader.progress.seconds_per_iteration == pytest.approx(1.0)
