@@ -51,14 +51,16 @@ def ends_open(path: str) -> bool:
 
 
 def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[bytes, int]:
-    """Return about `limit` bytes from this place on, and the place behind them; nothing where there is no file.
+    """Return about `limit` bytes from this place on, and the place behind them; nothing and 0 where there is no file.
 
     What is left out in between is named in a line of its own.
     """
     with contextlib.ExitStack() as opened:
         parts = _parts(path, opened, opener)
+        if not parts and os.path.exists(path + OLD):
+            return b"", offset  # the next file is just being begun
         if not parts:
-            return b"", offset
+            return LOST.encode() if offset else b"", 0
         words = b""
         if offset > parts[-1].end:  # this is another log than the one that was read before
             words, offset = LOST.encode(), parts[-1].begin
@@ -92,10 +94,12 @@ def _opened(path: str, opener: Opener) -> "IO[bytes]":
 
 
 def _part(file: "IO[bytes]") -> Part:
+    size = file.seek(0, os.SEEK_END)  # not of a pipe, which is refused so
+    file.seek(0)
     first = _FIRST_LINE.match(file.read(len(FIRST_LINE) + 18))
     head = first.end() if first else 0
     begin = int(first.group(1)) if first else 0
-    return Part(file, begin, begin + os.fstat(file.fileno()).st_size - head, head)
+    return Part(file, begin, begin + size - head, head)
 
 
 def _left_out(count: int, behind_some: bool) -> bytes:

@@ -239,15 +239,24 @@ class Sidecar:
                 self._unfit = await self._judge()
             await self._read(None)
             self.reader.flush(boottime(), self._late)
+            await self._count_passed_over()
             if self._checkpoints is not None:
                 found, problems = await asyncio.to_thread(self._checkpoints.find_newest)
                 for problem in problems:
                     log.warning("%s", problem)
+                if found is not None:
+                    self.reader.saved_step(found.name, found.step)
             for held in await self.release.wait(self.holder) if end[1] is not None else ():
                 log.warning("%s", held)
         except Exception:  # an end that is never reported would keep the job and its GPUs for ever
             log.exception("output or checkpoints could not be read; the end is reported without them")
         self.handle(core.EndInspected(boottime(), end, found))
+
+    async def _count_passed_over(self) -> None:
+        """Look for the last step of the trainer in what it printed faster than it could be read."""
+        if self._tail.passed_over and self.settings.progress_file is None:
+            async with self._reading:
+                await asyncio.to_thread(self.reader.find_newest_count, self._tail.backwards(), boottime())
 
     @property
     def holder(self) -> GpuHolder | None:

@@ -18,6 +18,7 @@ import functools
 import math
 import re
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ WINDOW_S = 5.0  # or of so long, since a pause of a training that reports each m
 SPACING_S = WINDOW_S / WINDOW  # reports closer than that to the one before count for one
 MOST = 10**12  # a count or value above this is a misread line
 REPORT_S = 600.0  # within which a hook's report arrives: an older time is the duration of a step, not a clock
+MOST_SEARCHED = 4 * 1024 * 1024  # bytes of output without reports of a hook that are searched for the newest count
 CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
 
 STEP_KEYS = ("step", "iteration", "iter", "global_step")
@@ -47,6 +49,7 @@ _BREAK = re.compile(r"[\r\n\x08\x1e]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
 _BY_HOOK = re.compile(r"(?:[A-Za-z_]\w{0,40}=[^\s=]+ )+time=[0-9]{1,12}\.[0-9]{6}$")  # as `plain.say` writes it
+_REPORT_END = re.compile(rb" time=[0-9]{1,12}\.[0-9]{6}(?=\n)")
 _CALL = re.compile(r"[A-Za-z_]\w*\([^()]*=")  # as Namespace(lr=0.1), a printed configuration
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
 _TOOK = re.compile(rf"(?<!\S)took=({NUMBER})(?!\S)")
@@ -117,6 +120,38 @@ class ProgressReader:
             self.line(rest, at, late)
         self._skipping = False
 
+    def find_newest_count(self, pieces: Iterator[bytes], at: float) -> None:
+        """Take the newest count of a trainer that has ended, of whose output some was never fed.
+
+        `pieces`: the output from its end on. All of it is searched for the report of a hook, and some megabytes for
+        what counts where there is none.
+        """
+        searched, printed = 0, Progress()
+        for piece in pieces:
+            if report := "" if self._pattern else _newest_report(piece):
+                self.line(report, at, late=True)
+                return
+            if self._counted_by > BY_HOOK and searched < MOST_SEARCHED and not printed.iterations:
+                printed = self._counted_alone(piece, at)
+            searched += len(piece)
+        if printed.iterations:
+            self._take_newest(printed)
+
+    def _counted_alone(self, piece: bytes, at: float) -> Progress:
+        """Return what this piece tells without all before it; nothing if it counts less well than what is known."""
+        alone = ProgressReader(self._pattern.pattern if self._pattern else None)
+        alone.feed(piece + b"\n", at, late=True)
+        return alone.progress if alone._counted_by <= self._counted_by else Progress()
+
+    def _take_newest(self, found: Progress) -> None:
+        p = self.progress
+        self.progress = msgspec.structs.replace(
+            p,
+            iterations=max(p.iterations, found.iterations),
+            total_iterations=found.total_iterations or p.total_iterations,
+            epochs=max(p.epochs, found.epochs),
+        )
+
     def line(self, text: str, at: float, late: bool = False) -> None:
         """Take one line, or the whole of a progress file."""
         if not text or len(text) > LINE_LIMIT:
@@ -136,7 +171,7 @@ class ProgressReader:
                 self.progress = msgspec.structs.replace(self.progress, save_s=max(0.0, save_s))
             if when is not None:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
-            self._saved_step(marked[1], count(pairs.get("step")) or 0)
+            self.saved_step(marked[1], count(pairs.get("step")) or 0)
         elif by_hook and REPORTS_END in text:
             self._counted_by = ANYTHING
         elif self._pattern is not None:
@@ -164,7 +199,7 @@ class ProgressReader:
         if step is not None and at is not None:
             self._stepped(step, at, report.kind)
 
-    def _saved_step(self, name: str, done: int) -> None:
+    def saved_step(self, name: str, done: int) -> None:
         """Count what a checkpoint holds: the lines of those steps may be lost, with a shim that was killed.
 
         Only where its hook counts alike, and not that of a later training of the job, which counts from its own start.
@@ -256,6 +291,16 @@ class ProgressReader:
         if last <= first or ended <= began:
             return self.progress.seconds_per_iteration
         return (ended - began) / (last - first)
+
+
+def _newest_report(piece: bytes) -> str:
+    """Return the last line with a step that a hook has written; empty if there is none."""
+    for end in reversed(list(_REPORT_END.finditer(piece))):
+        line = piece[piece.rfind(b"\n", 0, end.start()) + 1 : end.end()]
+        report = _BY_HOOK.search(line[-LINE_LIMIT:].decode("utf-8", "replace")) if b"step=" in line else None
+        if report and not report[0].startswith("checkpoint="):
+            return report[0]
+    return ""
 
 
 def _rank_of_count(report: ProgressLine) -> int:

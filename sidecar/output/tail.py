@@ -3,7 +3,7 @@
 Promise: returns every byte once and in order, over truncation and rotation (the shim moves a full file to `<output>.1`
 and begins another); a missing file counts as empty. Of a file that is long when it is first opened, since a job's log
 outlives its launches, only the beginning and the end are returned: reading all of it would delay the next training. So
-is what a training prints faster than it can be read, whose end is told only after its output.
+is what a training prints faster than it can be read, whose end is told only after its output; `passed_over` says so.
 Called by `service.py`.
 """
 
@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from sidecar.kept_output import OLD
 
 PIECE = 256 * 1024  # bytes returned at once
 BEHIND = 1024 * 1024  # bytes at the end that are always returned
 FAR_BEHIND = 16 * BEHIND  # unread bytes from which on only the end is returned
+OVERLAP = 4096  # of two pieces that are read backwards, so that each line is whole in one of them
 
 
 class LogTail:
@@ -28,6 +32,7 @@ class LogTail:
         self._met = False  # whether there has been a file
         self._skip_to = 0  # where to go on after the first piece of it
         self.began = 0  # where in its file the last piece began
+        self.passed_over = False  # whether some of the output was not returned
 
     def read(self) -> bytes:
         """Return the next piece; empty if there is none now."""
@@ -39,6 +44,20 @@ class LogTail:
             if not piece and self._reopen():
                 piece = self._piece()
         return piece
+
+    def backwards(self) -> Iterator[bytes]:
+        """Return all output that is kept, from its end on, in pieces of whole lines; the last piece first."""
+        for path in (self._path, self._path.with_name(self._path.name + OLD)):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                end = size = file.seek(0, os.SEEK_END)
+                while end > 0:
+                    begin = max(0, end - BEHIND)
+                    file.seek(begin)
+                    piece = file.read(end - begin)
+                    first = piece.find(b"\n") + 1 if begin else 0
+                    last = piece.rfind(b"\n") + 1 if end < size else len(piece)
+                    yield piece[first:last]
+                    end = begin + OVERLAP if begin else 0
 
     def close(self) -> None:
         if self._file is not None:
@@ -56,7 +75,7 @@ class LogTail:
         if not self._skip_to and size - self._at > FAR_BEHIND:
             self._skip_to = size - BEHIND
         if self._skip_to and piece:
-            self._at, self._skip_to = self._skip_to, 0
+            self._at, self._skip_to, self.passed_over = self._skip_to, 0, True
             return piece + b"\n"  # two cut lines are no whole one
         return piece
 

@@ -365,6 +365,33 @@ def test_livez_does_not_ask_the_shim(begin: Begin) -> None:
     os.kill(launch.shim.pid, signal.SIGCONT)
 
 
+PRINTS_MUCH = """
+import sys
+from reshape_hooks import plain
+megabyte = b"step=3 of a line that tells nothing\\n" * 30_000
+def flood(megabytes):
+    for _ in range(megabytes):
+        sys.stdout.buffer.write(megabyte)
+    sys.stdout.flush()
+flood(2)
+for step in range(1, 21):
+    plain.say(step=step, total=20)
+flood(40)
+"""
+
+
+def test_the_last_step_is_told_though_far_more_is_printed_behind_it_than_can_be_read(
+    coordinator: TinyCoordinator, begin: Begin, tmp_path: Path
+) -> None:
+    script = tmp_path / "prints_much.py"
+    script.write_text(PRINTS_MUCH)
+    launch = begin(command=[sys.executable, str(script)], env={"PYTHONPATH": str(ROOT)})
+    launch.start(1)
+    ended = last(coordinator, lambda b: b.shim.trainer == "exited", "the end")
+    assert ended.shim.exit_code == 0, ended.shim.output_tail
+    assert (ended.progress.iterations, ended.progress.total_iterations) == (20, 20)
+
+
 def test_the_coordinator_reads_what_the_trainer_printed(coordinator: TinyCoordinator, begin: Begin) -> None:
     launch = begin()
     status, headers, answer = launch.call("output", {"offset": 0, "limit": 100})
@@ -413,7 +440,7 @@ def test_a_reader_shows_the_log_to_the_coordinator_and_to_nobody_else(tmp_path: 
         with pytest.raises(Fatal, match="404"):
             HttpSidecars().stop(url, key, "job-1", 0, StopCall(generation=1, command_id="c", grace_s=1))
         log.unlink()
-        assert HttpSidecars().read_output(url, key, "job-1", 0, 7, 100) == (b"", 0)
+        assert HttpSidecars().read_output(url, key, "job-1", 0, 7, 100) == (kept_output.LOST.encode(), 0)
         log.symlink_to(tmp_path / "launch.key")
         with pytest.raises(Transient, match="cannot be read"):
             HttpSidecars().read_output(url, key, "job-1", 0, 0, 100)

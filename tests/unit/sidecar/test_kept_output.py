@@ -27,9 +27,9 @@ def everything(path: Path, offset: int = 0, limit: int = 4) -> bytes:
         offset = after
 
 
-def test_there_is_nothing_before_the_training_has_begun_and_the_offset_stays(tmp_path: Path) -> None:
+def test_where_there_is_no_file_reading_begins_anew_with_a_word_if_there_was_one(tmp_path: Path) -> None:
     assert kept_output.read(str(tmp_path / "output.log"), 0, 10) == (b"", 0)
-    assert kept_output.read(str(tmp_path / "output.log"), 7, 10) == (b"", 7)
+    assert kept_output.read(str(tmp_path / "output.log"), 7, 10) == (kept_output.LOST.encode(), 0)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.output import progress
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
 
 # Printed by Keras 3 into a pipe: two epochs of 8 batches, then evaluate() with 4.
@@ -391,3 +392,40 @@ def test_steps_of_validation_within_a_training_do_not_begin_its_speed_anew() -> 
         validation = "".join(f"step={n} val_loss=0.5\n" for n in range(3))
         reader.feed(f"step={step} loss=0.5\n{validation}".encode(), at)
     assert reader.progress.seconds_per_iteration == pytest.approx(1.0)
+
+
+FLOOD = "".join(f"line {n} of step=7 that says loss=0.5 and time=0.25\n" for n in range(1000))
+
+
+def test_the_last_report_of_a_hook_is_found_in_what_was_passed_over() -> None:
+    reader = read(by_hook(1, 0.6))
+    last = f"{FLOOD}{by_hook(38, 8.0)}\ncheckpoint=g1-s39 step=39 time=8.500000\n{FLOOD}"
+    older = f"{by_hook(7, 2.0)}\n{FLOOD}"
+    reader.find_newest_count(iter([FLOOD.encode(), last.encode(), older.encode()]), 9.0)
+    assert (reader.progress.iterations, reader.progress.total_iterations) == (38, 40)
+
+
+@pytest.mark.parametrize("first", ["nothing", "step=1 total=40", by_hook(1, 0.6)])
+def test_all_that_is_kept_is_searched_for_a_report_of_a_hook_and_its_end_for_other_counts(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(progress, "MOST_SEARCHED", 100)
+    reader, pieces = read(first), [b"nothing\n" * 13, b"step=38 total=40\n"]
+    reader.find_newest_count(iter(pieces), 9.0)
+    assert reader.progress.iterations == (first != "nothing"), "it is too far back"
+    reader.find_newest_count(iter([*pieces, f"{by_hook(7, 2.0)}\n".encode()]), 9.0)
+    assert reader.progress.iterations == 7
+
+
+def test_the_last_printed_count_is_found_in_what_was_passed_over_where_no_hook_reports() -> None:
+    reader = read("step=1 total=40 loss=0.5")
+    reader.find_newest_count(iter([b"nothing\n", b"step=39 total=40 loss=0.1\nnothing\n", b"step=50 total=60\n"]), 9.0)
+    assert (reader.progress.iterations, reader.progress.total_iterations) == (39, 40)
+    reader.find_newest_count(iter([b"step=3 total=40 loss=0.1\n"]), 9.0)
+    assert reader.progress.iterations == 39, "never fewer"
+
+
+def test_a_worse_count_is_not_taken_for_what_was_passed_over() -> None:
+    reader = read("step=5 total=40 loss=0.5")
+    reader.find_newest_count(iter([b"step 99/100\n", b"step=39 total=40 loss=0.1\n"]), 9.0)
+    assert reader.progress.iterations == 39

@@ -94,3 +94,28 @@ def test_of_what_is_printed_faster_than_it_can_be_read_only_the_end_is_read(tmp_
         log.write(b"x\n" * FAR_BEHIND + b"the end\n")
     read = everything(tail)
     assert len(read) <= PIECE + 1 + BEHIND and read.endswith(b"\nthe end\n")
+
+
+def test_it_is_known_whether_some_was_passed_over_and_all_is_read_backwards_in_whole_lines(tmp_path: Path) -> None:
+    file = tmp_path / "output.log"
+    lines = [b"line %09d" % number for number in range(200_000)]
+    old, new = lines[:120_000], lines[120_000:]
+    (tmp_path / "output.log.1").write_bytes(b"\n".join(old) + b"\n")
+    file.write_bytes(b"\n".join(new) + b"\n")
+    tail = LogTail(file)
+    assert not tail.passed_over
+    everything(tail)
+    assert not tail.passed_over
+    with file.open("ab") as log:
+        log.write(b"x\n" * FAR_BEHIND)
+    everything(tail)
+    assert tail.passed_over
+    found = [piece for piece in tail.backwards() if b"line" in piece]
+    assert max(map(len, found)) <= BEHIND
+    seen = [line for piece in found for line in piece.split(b"\n") if line not in (b"", b"x")]
+    assert set(seen) == set(lines), "whole lines only, and all of them"
+    assert found[0].index(lines[-1]) and found[-1].startswith(lines[0])
+
+
+def test_nothing_is_read_backwards_where_there_is_no_file(tmp_path: Path) -> None:
+    assert list(LogTail(tmp_path / "output.log").backwards()) == []
