@@ -256,8 +256,6 @@ class Call:
         self.script.safe = self.announced.saved(lambda: self._save(save, ended))
 
     def _save_and_exit(self) -> None:
-        if self.given["verbose"] not in (0, 2):
-            plain.tell("")  # the line of the bar is still open, and what is said of the checkpoint is to be read
         self._save_or_say(self.script.save)
         self._leave_if_asked()
 

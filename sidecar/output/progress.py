@@ -257,8 +257,8 @@ class ProgressReader:
         if self._newest_step is not None and step == self._newest_step:
             return
         if self._newest_step is not None and step < self._newest_step:
-            if kind != self._newest_kind:
-                return  # another counter, as of validation: not this one begun anew
+            if kind != self._newest_kind or step == self._newest_step - 1:
+                return  # another counter, as of validation or of a second process: not this one begun anew
             self._empty_window()
         if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
             self._extend_window(step, at)

@@ -394,6 +394,14 @@ def test_steps_of_validation_within_a_training_do_not_begin_its_speed_anew() -> 
     assert reader.progress.seconds_per_iteration == pytest.approx(1.0)
 
 
+def test_a_second_process_that_prints_the_same_steps_a_little_later_does_not_begin_the_speed_anew() -> None:
+    reader, at = read(), 1.0
+    for step in range(1, 40):
+        at += 1.0
+        reader.feed(f"step={step + 1} loss=0.5\nstep={step} loss=0.5\n".encode(), at)
+    assert reader.progress.seconds_per_iteration == pytest.approx(1.0)
+
+
 FLOOD = "".join(f"line {n} of step=7 that says loss=0.5 and time=0.25\n" for n in range(1000))
 
 
