@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-OURS = re.compile(r"^(?:reshape: |checkpoint=\S+ step=|step=\d+.* time=\d)")
+OURS = re.compile(r"^(?:reshape: |checkpoint=\S+ step=|step=\d+.* time=\d|reports=ended )")
 BAR = re.compile(r"\d+%\||\d+/\d+ .*[━█]")  # of tqdm and Keras: drawn anew at each step
 DATE = r"(19|20)\d\d[-/_]?(0[1-9]|1[0-2])[-/_]?(0[1-9]|[12]\d|3[01])"
 # Of libraries, at each start; the line of its source may follow.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import reshape_hooks
+from reshape_hooks import plain
 from tests.interpreters import python_of
 
 STARTUP = Path(reshape_hooks.__file__).parent / "startup"
@@ -49,6 +50,7 @@ class Ended(NamedTuple):
     said: list[str]  # what was announced when each step began
     errors: str
     lines: list[str]  # of the announcement
+    printed: str
 
 
 def run(folder: Path, script: str, python: str = sys.executable, generation: int = 1) -> Ended:
@@ -62,7 +64,7 @@ def run(folder: Path, script: str, python: str = sys.executable, generation: int
     said = [without_process(line[5:]) for line in ended.stdout.splitlines() if line.startswith("said ")]
     file = folder / "announce"
     lines = file.read_text().splitlines() if file.exists() else []
-    return Ended(ended.returncode, said, ended.stderr, [without_process(line) for line in lines])
+    return Ended(ended.returncode, said, ended.stderr, [without_process(line) for line in lines], ended.stdout)
 
 
 def without_process(line: str) -> str:
@@ -137,6 +139,8 @@ def test_a_training_that_is_left_alone_withdraws_what_an_earlier_one_has_announc
     ended = run(tmp_path, "at = {}" + alone + "print('theirs', signal.getsignal(15) is signal.SIG_DFL)\nsaid()")
     assert " ".join(ended.said[-1].split()) == "withdrawn:of a reason"
     assert ended.status == 0
+    reports = [line for line in ended.printed.splitlines() if "time=" in line]
+    assert [line.startswith(plain.REPORTS_END) for line in reports] == [False] * (len(reports) - 1) + [True]
 
 
 @pytest.mark.parametrize(
