@@ -57,8 +57,6 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
     """
     with contextlib.ExitStack() as opened:
         parts = _parts(path, opened, opener)
-        if not parts and os.path.exists(path + OLD):
-            return b"", offset  # the next file is just being begun
         if not parts:
             return LOST.encode() if offset else b"", 0
         words = b""
@@ -78,15 +76,14 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
 
 def _parts(path: str, opened: "contextlib.ExitStack[Any]", opener: Opener) -> List[Part]:
     """Return what is kept, oldest first."""
-    try:
-        newest = _part(opened.enter_context(_opened(path, opener)))
-    except FileNotFoundError:
-        return []
-    with contextlib.suppress(FileNotFoundError):  # behind the newest, which may be moved meanwhile
-        old = _part(opened.enter_context(_opened(path + OLD, opener)))
-        if old.begin < newest.begin <= old.end:
-            return [old._replace(end=newest.begin), newest]
-    return [newest]
+    found = []
+    for name in (path, path + OLD):  # the newest first, as it may be moved meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_part(opened.enter_context(_opened(name, opener))))
+    if len(found) < 2:
+        return found  # the newest, or the one before where that is just being begun
+    newest, old = found
+    return [old._replace(end=newest.begin), newest] if old.begin < newest.begin <= old.end else [newest]
 
 
 def _opened(path: str, opener: Opener) -> "IO[bytes]":

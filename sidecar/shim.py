@@ -260,8 +260,9 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             full = size > BIG_LOG and (rest > 0 or not is_open or size > BIG_LOG + BIG_LINE)
             if full:
                 self.log.write(data[:rest])
+                following = open_log(self.path, full=True)
                 self.log.close()
-                self.log = open_log(self.path, full=True)
+                self.log = following
                 self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
             self.log.write(data[rest:] if full else data)
             if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us

@@ -523,6 +523,19 @@ def test_a_full_log_is_moved_at_the_end_of_a_line(tmp_path):
         assert first + "\n" == kept_output.FIRST_LINE.format(full + 2_003) and rest == ["two"]
 
 
+def test_a_log_that_cannot_be_begun_anew_loses_text_and_not_the_training(tmp_path):
+    full = 64 * 1024 * 1024
+    (tmp_path / "output.log").write_bytes(b"")
+    os.truncate(tmp_path / "output.log", full)
+    (tmp_path / "output.log.new").mkdir()
+    code = "import time\nfor n in range(3): print(n, flush=True); time.sleep(0.2)"
+    with running_shim(tmp_path, [sys.executable, "-c", code]) as shim:
+        shim.client.start(1)
+        status = shim.client.wait("exited")
+        assert (status["exit_code"], status["output_tail"]) == (0, "0\n1\n2\n")
+        assert "output for output.log is lost" in (tmp_path / "stderr").read_text().replace(f"{tmp_path}/", "")
+
+
 @pytest.mark.parametrize("where", ["", " | cat", " 2>&1 > told"])
 def test_a_report_of_a_hook_has_a_line_of_its_own_whatever_the_script_has_begun(tmp_path, where):
     code = (

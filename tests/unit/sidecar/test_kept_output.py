@@ -83,6 +83,7 @@ def test_a_shim_that_is_killed_while_it_begins_a_file_leaves_all_to_the_next_one
     path.replace(tmp_path / "output.log.1")
     path.with_name("output.log.new").write_bytes(b"half")
     assert kept_output.read(str(path), 8, 100) == (b"", 8)
+    assert kept_output.read(str(path), 4, 100) == (b"two\n", 8)
     with kept_output.open_to_write(str(path)) as log:
         log.write(b"three\n")
     assert everything(path, 4) == b"two\nthree\n"
