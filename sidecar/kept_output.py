@@ -61,7 +61,8 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
             return LOST.encode() if offset else b"", 0
         words = b""
         if offset > parts[-1].end:  # this is another log than the one that was read before
-            words, offset = LOST.encode(), parts[-1].begin
+            words = LOST.encode()
+            offset = parts[-1].begin
         elif offset < parts[0].begin:
             words = _left_out(parts[0].begin - offset, bool(offset))
             offset = parts[0].begin
@@ -70,7 +71,8 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
             if part.begin <= offset < part.end and len(found) < limit:
                 part.file.seek(part.head + offset - part.begin)
                 piece = part.file.read(min(limit - len(found), part.end - offset))
-                found, offset = found + piece, offset + len(piece)
+                found += piece
+                offset += len(piece)
         return words + found, offset
 
 
@@ -100,5 +102,5 @@ def _part(file: "IO[bytes]") -> Part:
 
 
 def _left_out(count: int, behind_some: bool) -> bytes:
-    size = f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count} bytes"
+    size = f"{count / 1e6:.{int(count < 1e7)}f} MB" if count >= 1e6 else f"{count} bytes"
     return ("\n" if behind_some else "").encode() + f"… {size} of output left out …\n".encode()

@@ -63,6 +63,15 @@ def test_what_two_newer_files_have_pushed_out_is_named_and_no_lines_are_joined(t
     assert everything(path).decode() == "… 2.5 MB of output left out …\nthree\nfour\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "size"), [(999_999, "999999 bytes"), (2_540_000, "2.5 MB"), (12_600_000, "13 MB"), (10**10, "10000 MB")]
+)
+def test_how_much_is_left_out_is_said_in_few_digits(tmp_path: Path, before: int, size: str) -> None:
+    path = tmp_path / "output.log"
+    path.write_bytes(kept_output.FIRST_LINE.format(before).encode() + b"one\n")
+    assert everything(path).decode() == f"… {size} of output left out …\none\n"
+
+
 def test_another_log_at_the_same_place_is_read_from_its_beginning_with_a_word(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"new\n")
