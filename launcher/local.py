@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
 import tempfile
 import zlib
@@ -29,7 +28,7 @@ from launcher.launch_records import LaunchRecords, ask_status, listens
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
-from sidecar import device_filter, kept_output, protocol
+from sidecar import device_filter, kept_output, leftovers, protocol
 from sidecar.resources.limits import ControlGroup
 from sidecar.startup.log_format import VARIABLE
 
@@ -55,6 +54,7 @@ class LocalPlatform:
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
         self._datasets = DatasetCache(state.absolute() / DATASETS)
         self._records = LaunchRecords(state.absolute(), self._jobs)
+        self._told_of: set[str] = set()  # folders of launches of other state folders
         self._runs = PlaybookQueue(self._carry_out, prepare=self._datasets.wait_for)
 
     def launch(self, doc: JobRow) -> None:
@@ -77,11 +77,29 @@ class LocalPlatform:
         """True if shim and trainer have released the lock and no playbook can still start them."""
         return not self._runs.under_way(_name(doc)) and self._nothing_lives(self.folders(doc).launch)
 
-    @staticmethod
-    def _nothing_lives(launch: Path) -> bool:
+    def _nothing_lives(self, launch: Path) -> bool:
         """True if no process of the launch is left. What a killed shim has left is killed: nobody could stop it."""
         free = unlocked(launch / "shim.lock")
-        return (free or not listens(launch)) and not _kill_leftovers(launch) and free
+        if not free and listens(launch):
+            return False
+        left = leftovers.end_all(str(launch.resolve()))
+        return free and not left and not self._lives_elsewhere(launch)
+
+    def _lives_elsewhere(self, launch: Path) -> bool:
+        """True if it runs in another state folder, of which this one is a copy or which was deleted.
+
+        It is left alone: who started it may still command it.
+        """
+        other = leftovers.other_folder(str(launch.resolve()))
+        if other and other not in self._told_of:
+            self._told_of.add(other)
+            log.warning(
+                "launch %s still runs in %s, which is of another state folder: nothing takes its place until it has "
+                "ended; go on with that state folder, or end its processes",
+                launch.name,
+                other,
+            )
+        return bool(other)
 
     def vanished(self, doc: JobRow) -> frozenset[int]:
         """Return no pods: there are none here."""
@@ -220,22 +238,6 @@ class LocalPlatform:
     def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
-
-
-def _kill_leftovers(launch: Path) -> list[int]:
-    """Kill the processes of a launch without a shim; returns which.
-
-    The kernel ends the shim's child with it. What that child has forked holds the lock, what `subprocess` has started
-    holds nothing.
-    """
-    mark = b"RESHAPE_ANNOUNCE=" + os.fsencode(launch.resolve() / "announce")  # all inherit it (`sidecar/shim.py`)
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if mark in entry.read_bytes().split(b"\0"):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-                found.append(int(entry.parent.name))
-    return found
 
 
 def disk_trouble(state: Path) -> str | None:

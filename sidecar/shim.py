@@ -174,7 +174,7 @@ def part(name: str) -> Any:
 
 
 CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memory", "gpu_locks", "freezer"))
-FILTER, OUTPUT = part("device_filter"), part("kept_output")
+FILTER, OUTPUT, LEFTOVERS = map(part, ("device_filter", "kept_output", "leftovers"))
 
 
 def open_log(path: str, full: bool = False) -> "IO[bytes]":
@@ -210,10 +210,14 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             fcntl.fcntl(pipe, 1031, 256 * 1024)  # F_SETPIPE_SZ, which Python 3.8 does not name
         self.pipe = open(pipe, "rb", buffering=0)
 
+        mark = LEFTOVERS.mark_of(os.getcwd()) if LEFTOVERS else 0
+
         def die_with_parent() -> None:
             LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
+            if mark:
+                LEFTOVERS.mark_this_process(mark)
             if entrance:
                 with contextlib.suppress(OSError), open(entrance, "w") as file:
                     file.write("0")  # ourselves
@@ -976,7 +980,6 @@ class Shim:
 def take_lock(end: bool) -> "int | None":
     """Take the lock of this folder. While a living shim has it: None, or with `end` wait until that shim has ended."""
     lock, limit = os.open("shim.lock", os.O_RDWR | os.O_CREAT, 0o600), boottime() + 2 * STRAGGLERS_S
-    mark = b"RESHAPE_ANNOUNCE=" + os.fsencode(os.path.abspath("announce"))  # children of a trainer inherit it
     while end or boottime() < limit:
         try:
             with socket.socket(socket.AF_UNIX) as peer:
@@ -984,10 +987,8 @@ def take_lock(end: bool) -> "int | None":
                 peer.sendall(b'{"do": "end"}\n' if end else b"")
             if not end:
                 return None
-        except OSError:  # no shim listens: processes with the mark were left by a dead one
-            left = [pid for pid, env in everybody("environ") if mark in env.split(b"\0") and pid != os.getpid()]
-            for pid in left:
-                send(pid, signal.SIGKILL)
+        except OSError:  # no shim listens: what there is of the launch was left by a dead one
+            left = LEFTOVERS.end_all(os.getcwd()) if LEFTOVERS else []
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not left:

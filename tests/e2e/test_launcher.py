@@ -164,6 +164,7 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("child", child.pid, flush=True)
 child.wait()
 """
+NAMELESS = STARTED.replace('"])', '"], env={}, start_new_session=True, stdout=subprocess.DEVNULL)')
 FORKED = """
 import os, time
 if child := os.fork():
@@ -172,11 +173,14 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("script", [STARTED, FORKED], ids=["started", "forked"])
+@pytest.mark.parametrize("script", [STARTED, NAMELESS, FORKED], ids=["started", "without environment", "forked"])
 def test_a_launch_whose_shim_was_killed_is_gone_only_once_what_its_script_started_has_ended(
     ground: Ground, script: str
 ) -> None:
-    """A child that has no descriptor of its parent holds no lock, and one that does holds it; neither is the shim's."""
+    """A child that has no descriptor of its parent holds no lock, and one that does holds it; neither is the shim's.
+
+    One that has nothing of its parent's environment is known all the same.
+    """
     platform, doc = ground.platform(), {**doc_of(), "command": [sys.executable, "-c", script]}
     shim = launched(platform, doc)
     asked = {"generation": 1, "command_id": "c1", "gpu_ids": ["GPU-0"], "checkpoint": "", "lease_deadline": 0}

@@ -34,6 +34,13 @@ def cpu_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def shim_once(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", "sidecar/shim.py", "--folder", str(folder), *more]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30), check=False)
@@ -378,6 +385,37 @@ def test_after_a_freeze_the_lease_counts_before_any_message(tmp_path):
         eventually(lambda: boottime() > deadline, "the deadline passes")
         shim.process.send_signal(signal.SIGCONT)
         assert shim.client.wait("exited")["fenced"]
+
+
+WITHOUT_ENVIRONMENT = """
+import subprocess, sys, time
+child = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True, stdout=subprocess.DEVNULL
+)
+print("child", child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("more", [["--end"], []], ids=["end", "the next shim"])
+def test_a_child_without_environment_and_files_of_a_killed_shim_is_ended_before_anything_is_started(tmp_path, more):
+    with running_shim(tmp_path, [sys.executable, "-c", WITHOUT_ENVIRONMENT]) as shim:
+        shim.client.start(1)
+        eventually(lambda: shim.output.exists() and "\n" in shim.output.read_text(), "it has started its child")
+        child = int(shim.output.read_text().split()[1])
+        shim.process.kill()
+        shim.process.wait()
+        assert lives(child)
+        next_one = subprocess.Popen([*shim.command, *more], env={**os.environ, "RESHAPE_TEST_MARK": shim.mark})
+        try:
+            if more:
+                assert next_one.wait(WITHIN_S) == 0
+            else:
+                eventually(lambda: (tmp_path / "shim.pid").read_text() == f"{next_one.pid}\n", "it has begun")
+            assert not lives(child)
+        finally:
+            next_one.terminate()
+            next_one.wait(WITHIN_S)
 
 
 def test_a_checkpoint_is_asked_for_only_where_the_trainer_announced_that_it_can(tmp_path):

@@ -1,0 +1,92 @@
+"""Finds the processes of a launch whose shim was killed: by what all that a trainer starts inherits.
+
+Promises: a process that its parent gave another environment and no open file, in a session of its own, is found, also
+one that was started a moment ago. Not found is what a service has started for the training, such as a container, and a
+process that sets its own limit of real-time CPU (RLIMIT_RTTIME) besides another environment. Standard library, Python
+3.8: `shim.py` loads it from its folder.
+"""
+
+import contextlib
+import hashlib
+import os
+import resource
+import signal
+from typing import Iterator
+
+VARIABLE = b"RESHAPE_ANNOUNCE="
+ANNOUNCE = "announce"  # the file that it names
+LIMIT = b"Max realtime timeout"
+# Microseconds, some 70,000 years: it limits nothing, and no other program has a reason to choose it.
+LEAST_MARK = 1 << 61
+
+
+def mark_of(folder: str) -> int:
+    """Return the number that marks the processes of the launch in this folder.
+
+    It is a limit of the kernel that nothing reaches: unlike a variable, a child keeps it whatever its parent clears.
+    """
+    return LEAST_MARK + int.from_bytes(hashlib.sha256(os.fsencode(folder)).digest()[:7], "big")
+
+
+def mark_this_process(number: int) -> None:
+    """Mark this process and all that it starts. Where the limit may not be set, the variable alone marks them."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_RTTIME, (number, resource.getrlimit(resource.RLIMIT_RTTIME)[1]))
+
+
+def left_in(folder: str) -> "Iterator[int]":
+    """Yield the processes of the launch in this folder, but for the caller and the shim."""
+    variable = VARIABLE + os.fsencode(os.path.join(folder, ANNOUNCE))
+    number = b"%d" % mark_of(folder)
+    for pid in _others():
+        if _limit(pid) == number or variable in _variables(pid):
+            yield pid
+
+
+def end_all(folder: str) -> "list[int]":
+    """Kill the processes of the launch in this folder, whose shim has ended; return which. Some may not end at once."""
+    found = list(left_in(folder))
+    for pid in found:
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def other_folder(folder: str) -> str:
+    """Return another folder in which processes of the same launch run; empty if there is none."""
+    end = os.fsencode(os.path.join(os.sep, os.path.basename(folder), ANNOUNCE))
+    own = VARIABLE + os.fsencode(os.path.join(folder, ANNOUNCE))
+    for pid in _others():
+        for variable in _variables(pid):
+            if variable.startswith(VARIABLE) and variable.endswith(end) and variable != own:
+                return os.path.dirname(os.fsdecode(variable[len(VARIABLE) :]))
+    return ""
+
+
+def _others() -> "Iterator[int]":
+    """Yield all processes but ourselves and those that have ended and are not forgotten yet."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if int(name) != os.getpid() and _read(int(name), "stat").rpartition(b")")[2].split()[:1] not in (
+            [b"Z"],
+            [b"X"],
+        ):
+            yield int(name)
+
+
+def _variables(pid: int) -> "list[bytes]":
+    return _read(pid, "environ").split(b"\0")
+
+
+def _limit(pid: int) -> bytes:
+    """Return the limit of real-time CPU that acts on this process."""
+    for line in _read(pid, "limits").splitlines():
+        if line.startswith(LIMIT):
+            return line[len(LIMIT) :].split()[0]
+    return b""
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return what /proc says; nothing of a process that has ended or is another user's."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+    return b""
