@@ -50,14 +50,13 @@ from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problem
 from reshape.services.machine_load import watch_load
 from reshape.services.old_folders import watch_folders
 from reshape.services.private_state import close_to_others, secret, write_private
+from reshape.services.store_folder import keep_to_folder
 from reshape.services.up_log import keep_short
 from sidecar import device_filter
 from sidecar.resources.gpus import device_minors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from coordinator.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -96,16 +95,16 @@ def run(
         look = LocalInventory(state) if any(not gpu.emulated for gpu in found[0].gpus) else None
         if look is not None:  # before anything is given to a job
             found = [with_problems(found[0], look())]
-        coordinator.start(lambda: _begin_store(coordinator.store, found))
         end = threading.Event()
-        if look is not None:
-            _watch_gpus(found[0], coordinator, config.heartbeat_s, end, look)
-        if config.other_processes and not nodes:
-            _watch_load(found[0], coordinator, config.heartbeat_s, end)
-        threading.Thread(target=keep_short, args=(state, end), name="log", daemon=True).start()
-        old = state, coordinator.store, config.keep, coordinator.clock, end
-        threading.Thread(target=watch_folders, args=old, name="folders", daemon=True).start()
         try:
+            coordinator.start(lambda: _begin_store(coordinator, state, found))
+            if look is not None:
+                _watch_gpus(found[0], coordinator, config.heartbeat_s, end, look)
+            if config.other_processes and not nodes:
+                _watch_load(found[0], coordinator, config.heartbeat_s, end)
+            threading.Thread(target=keep_short, args=(state, end), name="log", daemon=True).start()
+            old = state, coordinator.store, config.keep, coordinator.clock, end
+            threading.Thread(target=watch_folders, args=old, name="folders", daemon=True).start()
             asyncio.run(_serve(state, coordinator, address, store, listener, found))
         finally:
             end.set()
@@ -115,8 +114,10 @@ def run(
     return 0
 
 
-def _begin_store(store: Store, nodes: Sequence[FoundNode]) -> None:
+def _begin_store(coordinator: Coordinator, state: Path, nodes: Sequence[FoundNode]) -> None:
     """Write what each store must hold; one that was emptied meanwhile gets it again."""
+    store = coordinator.store
+    keep_to_folder(store, state, coordinator.master_key)
     seed_profiles(store)
     register_nodes(store, nodes)
 
