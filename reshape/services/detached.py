@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def stop(state: Path, cancel_all: bool = False) -> int:
     stopping = _told_to_stop(client)
     if stopping:
         click.echo(f"Waits until {listed(stopping)} has stopped.")
-    os.kill(pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):  # another `reshape down` was first
+        os.kill(pid, signal.SIGTERM)
     began = time.monotonic()
     while runs(state):
         waited_s = time.monotonic() - began

@@ -216,25 +216,51 @@ async def _serve(
 
     server = make_server(make_app(coordinator.api, address.token))
     server.add_sockets([listener])
-    told: asyncio.Queue[None] = asyncio.Queue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.put_nowait, None)
+    told, hurried = _listen_to_signals()
     up_file = state / "up.json"
     about = {"url": address.url, "token": address.token, "store": store, "pid": os.getpid()}
     write_private(up_file, json.dumps(about))
     click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
-    await told.get()
-    await _end_stops(coordinator, told)
+    await told.wait()
+    await _end_stops(coordinator, hurried)
     server.stop()
     await server.close_all_connections()
+    _outlive_sigterm()
 
 
-async def _end_stops(coordinator: Coordinator, told: asyncio.Queue[None]) -> None:
-    """Wait until the jobs that were told to end have ended: nobody else would end them. Not after a second signal."""
-    until, said = time.monotonic() + coordinator.config.grace_s + STOPS_S, False
-    while (ending := being_stopped(coordinator.cache.jobs().values())) and time.monotonic() < until and told.empty():
+def _listen_to_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Return an event for the first SIGINT or SIGTERM, and one for a SIGINT that comes after it.
+
+    A further SIGTERM is another `reshape down`, which waits as the first one does.
+    """
+    told = asyncio.Event()
+    hurried = asyncio.Event()
+
+    def interrupted() -> None:
+        (hurried if told.is_set() else told).set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, told.set)
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    return told, hurried
+
+
+def _outlive_sigterm() -> None:
+    """Let no further `reshape down` end this process before it has tidied up: the loop would leave SIGTERM deadly."""
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+async def _end_stops(coordinator: Coordinator, hurried: asyncio.Event) -> None:
+    """Wait until the jobs that were told to end have ended: nobody else would end them. Not if `hurried`."""
+    until = time.monotonic() + coordinator.config.grace_s + STOPS_S
+    said = False
+    while not hurried.is_set() and time.monotonic() < until:
+        ending = being_stopped(coordinator.cache.jobs().values())
+        if not ending:
+            break
         if not said:
             click.echo(
                 f"Waits until {listed(ending)} has stopped, as it was told to. Ctrl-C again does not wait for it."

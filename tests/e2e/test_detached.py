@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -126,19 +127,52 @@ def test_what_was_told_to_stop_and_has_not_is_named_once_it_is_down(tmp_path: Pa
         submit(client, "deaf", DEAF)
         eventually(lambda: not suspend_refused(client), "it has announced itself")
         pid = json.loads((state / "up.json").read_text())["pid"]
-        down = subprocess.Popen(
-            [sys.executable, "-m", "reshape", "--state", str(state), "down"], env=environment(state),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        down = begun_down(state)
         assert down.stdout is not None
         assert down.stdout.readline() == "Waits until deaf has stopped.\n"
         eventually(lambda: "Waits until deaf" in (state / "up.log").read_text(), "it was told to end")
-        os.kill(pid, signal.SIGTERM)  # as a second Ctrl-C
+        os.kill(pid, signal.SIGTERM)  # as a second `reshape down`, which waits, too
+        os.kill(pid, signal.SIGINT)  # as a second Ctrl-C
         assert "deaf, which was told to stop, still runs" in down.communicate()[1] and down.returncode == 1
         assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
     finally:
         assert reshape(state, "down", "--cancel-all")[0] == 0
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
+
+
+def test_a_second_down_waits_with_the_first_one(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    end = tmp_path / "end"
+    try:
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+        client = Client.find(state)
+        submit(client, "deaf", DEAF.replace("while True", f"while not os.path.exists({str(end)!r})"))
+        eventually(lambda: not suspend_refused(client), "it has announced itself")
+        both = [begun_down(state), begun_down(state)]
+        assert [said.readline() for said in (down.stdout for down in both) if said] == [
+            "Waits until deaf has stopped.\n"
+        ] * 2
+        eventually(lambda: "Waits until deaf" in (state / "up.log").read_text(), "it was told to end")
+        pid = json.loads((state / "up.json").read_text())["pid"]
+        os.kill(pid, signal.SIGTERM)  # as a third one
+        for _ in range(20):  # one that went on without waiting would not answer for so long
+            assert client.health()
+            time.sleep(0.05)
+        assert trainings(state)
+        end.touch()
+        for down in both:
+            out, complaint = down.communicate()
+            assert (down.returncode, complaint) == (0, ""), complaint
+            assert out.startswith("Reshape is down.")
+    finally:
+        end.touch()
+        reshape(state, "down", "--cancel-all")
+    eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
+
+
+def begun_down(state: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "reshape", "--state", str(state), "down"]
+    return subprocess.Popen(command, env=environment(state), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def suspend_refused(client: Client) -> bool:
