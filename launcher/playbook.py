@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import Fatal, Transient
+from coordinator.model.last_words import COLOUR, last_words, quoted
 from launcher import playbook_leftovers, warm_client
 
 NOT_INSTALLED = (
@@ -281,11 +282,10 @@ def _runner(
 def _message(result: Mapping[str, Any]) -> str:
     """Return the failed task's message: the program's own where there is one, else Ansible's."""
     for field in ("stderr", "stdout", "module_stderr", "msg"):
-        if said := str(result.get(field) or "").strip():
-            return _one_line(said.splitlines()[-1])
+        if said := last_words(str(result.get(field) or "")):
+            return _one_line(said)
     return "no reason was given"
 
 
 def _one_line(text: str) -> str:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return re.sub(r"[\s\x00-\x1f]+", " ", plain).strip()[:MESSAGE_LENGTH]
+    return quoted(re.sub(r"[\x00-\x1f]+", " ", COLOUR.sub("", text)), MESSAGE_LENGTH)

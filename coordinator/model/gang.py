@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from coordinator.model.last_words import last_words, quoted
 from coordinator.model.records import RESHAPE_EXIT_CODES
 from sidecar.protocol import Checkpoint, Heartbeat, ShimStatus, Trainer, Usage
 
@@ -167,11 +168,11 @@ def _done(shim: ShimStatus) -> bool:
 
 
 def describe_exit(shim: ShimStatus, where: str = "") -> str:
-    """Describe the exit of a trainer in a sentence with its last line of output. `where`: such as ` in pod 1`."""
-    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
+    """Describe the exit of a trainer in a sentence with its last words. `where`: such as ` in pod 1`."""
     code = shim.exit_code or 0
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    last = f": {lines[-1][:300]}" if lines else ""
+    said = quoted(last_words(shim.output_tail))
+    last = f": {said}" if said else ""
     return shim.exit_note + where if shim.exit_note else f"the training process{where} {how}{last}"
 
 

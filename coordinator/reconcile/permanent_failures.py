@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from coordinator.model.last_words import last_words
 from coordinator.reconcile.observed_state import ObservedState
 from sidecar.protocol import ShimStatus
 
@@ -41,8 +42,7 @@ def _trained(w: ObservedState) -> bool:
 
 
 def _says_so(shim: ShimStatus) -> bool:
-    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = last_words(shim.output_tail)
     if NEVER_IMPORTS.match(last) or NO_MODULE.match(last) or NO_SCRIPT.match(last):
         return True
     return shim.exit_code == USAGE and bool(WRONG_USE.match(last))

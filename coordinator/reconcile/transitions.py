@@ -19,6 +19,7 @@ from coordinator.model.events import (
     OperationUndone,
 )
 from coordinator.model.gang import describe_exit, lived_s
+from coordinator.model.last_words import quoted
 from coordinator.model.progress import last_measurement
 from coordinator.model.records import UNLIMITED, JobRecord
 from coordinator.model.resumption import NOT_TWICE, describe_hold, resumability_shown
@@ -224,7 +225,7 @@ def launch_unplaced(w: ObservedState, why: str) -> Step:
 
 def unstartable(w: ObservedState) -> Step | None:
     """Fail a job whose command cannot start, before a victim is touched; one that has trained before is retried."""
-    why = w.seen.unfit[:500] if w.seen else ""
+    why = quoted(w.seen.unfit, 500) if w.seen else ""
     if not why:
         return None
     return launch_failed(w, why) if w.has_trained else failed(w, f"cannot start: {why}")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.model.last_words import quoted
 from launcher.admission.inject import CHECKPOINTS, GPU, NONE, VISIBLE, node_of
 from launcher.names import CONTAINER, DATASET, FETCHER, LAUNCH, VOLCANO_JOBS
 
@@ -271,10 +272,11 @@ def _worded(ended: Mapping[str, Any]) -> Doc:
 
 
 def _sentence(what: str, why: Mapping[str, Any]) -> str:
-    said = _short(why.get("message") or why.get("reason") or "")
-    python = f" ({NEEDS_PYTHON})" if "python3" in said else ""
+    whole = str(why.get("message") or why.get("reason") or "")
+    said = _short(whole)
+    python = f" ({NEEDS_PYTHON})" if "python3" in whole else ""
     return f"{what}: {said}{python}" if said else what
 
 
 def _short(text: object) -> str:
-    return " ".join(str(text).split())[:MESSAGE_LENGTH]
+    return quoted(str(text), MESSAGE_LENGTH)
