@@ -195,8 +195,8 @@ def no_speed(count: int, node: Node, job: str = "") -> str:
 
 
 def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
-    """Return a sentence that says why no node can ever start this job and what to do; empty if one can. `together`:
-    GPUs that several nodes could give it."""
+    """Return a sentence that says why no node can start this job and what to do; empty if one can. `together`: GPUs
+    that several nodes could give it. A job that can start once others of a machine have ended is told to wait."""
     kind = f"{job.gpu_type} " if job.gpu_type else ""
     allowed = nodes_for(snapshot, job)
     if not job.optional:
@@ -205,17 +205,26 @@ def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str
         return f"{job.id} waits: it is pinned to {job.pinned}, which has no {kind}GPUs; pin it to another node."
     if not allowed:
         return f"{job.id} waits: no node has {kind}GPUs; register one{', or drop gpu_type' if kind else ''}."
-    largest = max(allowed, key=lambda n: (n.healthy, n.name))
-    if job.optional[0] > max(largest.healthy, together):
+    largest = max(allowed, key=lambda n: (n.working, n.name))
+    if job.optional[0] > max(largest.working, together):
         return (
             f"{job.id} waits: it wants more GPUs than any node has: at least {job.optional[0]}, while the largest "
-            f"{kind}node, {largest.name}, has {largest.healthy} working; allow a smaller count or add a larger node."
+            f"{kind}node, {largest.name}, has {largest.working} working; allow a smaller count or add a larger node."
         )
     if not any(n.schedulable for n in allowed):
         return f"{job.id} waits: every {kind}node is closed to new jobs; open one."
     if not any(n.heard for n in allowed):
         return f"{job.id} waits: no {kind}node has been heard of lately; see whether their agents run."
+    if job.optional[0] > max(*(n.healthy for n in allowed), together):
+        return (
+            f"{job.id} waits: it wants at least {gpus(job.optional[0])}, and {taken(largest)}; it can start once these "
+            "have ended, and `reshape gpus` names them."
+        )
     return ""
+
+
+def taken(node: Node) -> str:
+    return f"{gpus(node.taken)} of node {node.name} {'is' if node.taken == 1 else 'are'} used by others of that machine"
 
 
 def healthy_on(nodes: Iterable[Node], hosts: int) -> int:

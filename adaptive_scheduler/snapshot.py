@@ -33,6 +33,7 @@ class Gpu:
     state: GpuState = "idle"
     job: str | None = None
     held_by: str | None = None
+    taken: bool = False  # it works, and is faulty only while somebody else uses it
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,16 @@ class Node:
     @cached_property
     def healthy(self) -> int:
         return sum(g.state != "faulty" for g in self.gpus)
+
+    @cached_property
+    def taken(self) -> int:
+        """GPUs that somebody else uses now."""
+        return sum(g.taken for g in self.gpus)
+
+    @property
+    def working(self) -> int:
+        """GPUs that jobs can have sooner or later."""
+        return self.healthy + self.taken
 
 
 @dataclass(frozen=True, slots=True)

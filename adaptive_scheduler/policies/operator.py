@@ -76,6 +76,6 @@ def _why(job: Job, wanted: int, node: Node) -> str:
             f"most {job.max_workers} in all; it gets them when there is"
         )
     more = wanted - gpus_on(job, node.name)
-    if wanted > node.healthy:
-        return f"node {node.name} has only {node.healthy} working; request fewer"
+    if wanted > node.working:
+        return f"node {node.name} has only {node.working} working; request fewer"
     return f"it needs {more} more and {node.idle} are idle on {node.name}; it gets them when they are free"

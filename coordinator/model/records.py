@@ -17,6 +17,7 @@ from coordinator.model.tables import GpuRow, JobChanges, JobRow, NodeRow
 Doc = dict[str, Any]
 
 
+USED_BY = "used by "  # begins the problem of a GPU that works and that somebody else uses
 LONGEST_PAUSE_S = 3600.0  # between two tries of a job
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
@@ -459,3 +460,9 @@ class GpuRecord:
     @property
     def faulty(self) -> bool:
         return self.state == "faulty"
+
+    @property
+    def taken(self) -> bool:
+        """True if it works, and is kept from jobs only while somebody else uses it."""
+        problem = str(self.doc.get("problem") or "")
+        return self.faulty and not self.doc.get("retired") and problem.startswith(USED_BY)

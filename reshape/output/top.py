@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.words import measured, text
+from coordinator.model.records import USED_BY
 from reshape.output import job_table
 from reshape.output.tables import cut, plain
 
@@ -59,7 +60,10 @@ def _summary(jobs: Sequence[View], gpus: Sequence[View], now: float) -> str:
     held = Counter(text(view.get("state")) for view in jobs)
     waits = held.pop("submitted", 0)
     emulated = " (emulated)" if any(view.get("emulated") for view in gpus) else ""
-    faulty = f", {states['faulty']} faulty" if states["faulty"] else ""
+    others = sum(text(view.get("problem")).startswith(USED_BY) for view in gpus if view.get("state") == "faulty")
+    taken = f", {others} used by others" if others else ""
+    broken = states["faulty"] - others
+    faulty = f"{taken}, {broken} faulty" if broken else taken
     use = f"{len(gpus) - states['idle'] - states['faulty']} of {len(gpus)} GPUs{emulated} in use{faulty}"
     return f"{local_time(now)}   {use}   {sum(held.values())} jobs run, {waits} wait"
 

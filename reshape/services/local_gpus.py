@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from coordinator.model.records import USED_BY
 from coordinator.stores.bootstrap import FoundNode
 from coordinator.telemetry.node_reports import NodeReports
 from sidecar import gpu_locks
@@ -24,7 +25,7 @@ from sidecar.protocol import NodeGpu, NodeReport
 from sidecar.resources.agent import NvmlInventory
 from sidecar.resources.gpus import Footprint, NvmlProbe
 
-USED_BY, MOST_NAMED = "used by ", 3
+MOST_NAMED = 3
 OURS, FOREIGN = "ours", "foreign"
 
 log = logging.getLogger(__name__)

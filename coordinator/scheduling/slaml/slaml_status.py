@@ -107,7 +107,7 @@ def _lacking(slaml: Slaml, snapshot: ClusterSnapshot) -> Iterator[str]:
         task = part.task
         if task.gpus:
             least = min(part.more.get("optional_num_gpus") or slaml.counts(part))
-            yield from _beyond(part, "gpus", least / _hosts(part), max((n.healthy for n in nodes), default=0))
+            yield from _beyond(part, "gpus", least / _hosts(part), max((n.working for n in nodes), default=0))
             continue
         yield from _beyond(part, "cores", task.cores, max((n.cores + n.used_cores for n in nodes), default=0.0))
         if most := max((n.memory + n.used_memory for n in nodes), default=0.0):

@@ -7,15 +7,15 @@ most to give. Called by `search.py`, which asks the scheduler about each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from adaptive_scheduler.candidates import gpus, nodes_for
+from adaptive_scheduler.candidates import gpus, nodes_for, taken
 from adaptive_scheduler.models.allocatable import allocatable_on
 from adaptive_scheduler.models.prediction import t_keep
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from coordinator.scheduling.why.change import Change, with_more
 
 EACH = 4
@@ -114,7 +114,7 @@ def _smaller_requests(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
 
 
 def _nodes(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
-    """Nodes that are closed, silent or have faulty GPUs."""
+    """Nodes that are closed, silent or have GPUs that are faulty or used by others."""
     allowed = [node for node in world.nodes if job.pinned in (None, node.name)]
     for node in islice((n for n in allowed if not n.schedulable), EACH):
         yield Change(
@@ -123,11 +123,18 @@ def _nodes(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     for node in islice((n for n in allowed if not n.heard), EACH):
         back = replace(node, heard=True)
         yield Change(f"that node {node.name} has not been heard of lately", "if its agent reported again", node=back)
-    for node in islice((n for n in allowed if n.healthy < len(n.gpus)), EACH):
-        fine = tuple(replace(g, state="idle", job=None, held_by=None) if g.state == "faulty" else g for g in node.gpus)
-        broken = gpus(len(node.gpus) - node.healthy)
+    for node in islice((n for n in allowed if n.taken), EACH):
+        yield Change(f"that {taken(node)}", "without them", node=_sound(node, lambda gpu: gpu.taken))
+    for node in islice((n for n in allowed if n.working < len(n.gpus)), EACH):
+        broken = gpus(len(node.gpus) - node.working)
         verb = "is" if broken == "1 GPU" else "are"
-        yield Change(f"that {broken} of node {node.name} {verb} faulty", "without that", node=replace(node, gpus=fine))
+        sound = _sound(node, lambda gpu: gpu.state == "faulty" and not gpu.taken)
+        yield Change(f"that {broken} of node {node.name} {verb} faulty", "without that", node=sound)
+
+
+def _sound(node: Node, which: Callable[[Gpu], bool]) -> Node:
+    """Return the node with these of its GPUs idle."""
+    return replace(node, gpus=tuple(Gpu(gpu.id) if which(gpu) else gpu for gpu in node.gpus))
 
 
 def _requested(others: Iterable[Job]) -> Iterator[Change]:

@@ -45,7 +45,17 @@ class Turn:
     def state(self) -> int:
         """A number for all that answers depend on besides what a job asks for: equal while that is the same."""
         nodes = (
-            (n.name, n.gpu_type, n.idle, n.healthy, n.schedulable, n.heard, n.cores, len(self.world.on_cpu[n.name]))
+            (
+                n.name,
+                n.gpu_type,
+                n.idle,
+                n.healthy,
+                n.taken,
+                n.schedulable,
+                n.heard,
+                n.cores,
+                len(self.world.on_cpu[n.name]),
+            )
             for n in self.world.nodes
         )
         jobs = (

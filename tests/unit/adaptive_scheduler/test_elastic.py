@@ -11,9 +11,11 @@ from adaptive_scheduler.candidates import LISTED
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.index import removable_counts
+from adaptive_scheduler.policies import default
 from adaptive_scheduler.policies.elastic.algorithms import ALIKE, schedule_incoming, schedule_running
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import Gpu
 from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, PROFILES, cluster, node, running, speed_rows, waiting
 
@@ -422,6 +424,39 @@ def test_a_job_that_cannot_start_at_all_is_told_what_to_change(job, nodes, words
     held = incoming(cluster(job, nodes=nodes))
     assert isinstance(held, Hold)
     assert words in held.explanation.sentence
+
+
+def in_use_by_others(name, idle, others):
+    used = tuple(Gpu(f"{name}-others-{i}", "faulty", taken=True) for i in range(others))
+    found = node(name, idle=idle)
+    return replace(found, gpus=(*found.gpus, *used))
+
+
+@pytest.mark.parametrize(
+    ("idle", "others", "said"),
+    [
+        (2, 2, "2 GPUs of node a are used by others of that machine"),
+        (3, 1, "1 GPU of node a is used by others of that machine"),
+        (0, 4, "4 GPUs of node a are used by others of that machine"),
+    ],
+)
+@pytest.mark.parametrize("systems", ["sidecar", "default"])
+def test_a_job_whose_gpus_others_use_is_told_to_wait_for_them(idle, others, said, systems):
+    snapshot = cluster(waiting(optional=(4,)), nodes=(in_use_by_others("a", idle, others),))
+    decide_on = default.schedule_incoming if systems == "default" else schedule_incoming
+    held = decide_on(snapshot, snapshot.jobs[0], 0.0, PLAIN)
+    assert isinstance(held, Hold)
+    assert held.explanation.sentence == (
+        f"new waits: it wants at least 4 GPUs, and {said}; it can start once these have ended, and `reshape "
+        "gpus` names them."
+    )
+
+
+def test_a_job_that_wants_more_than_there_is_waits_for_no_others():
+    held = incoming(cluster(waiting(optional=(8,)), nodes=(in_use_by_others("a", 2, 2),)))
+    assert "wants more GPUs than any node has: at least 8, while the largest node, a, has 4 working" in (
+        held.explanation.sentence
+    )
 
 
 def test_a_hold_lists_every_way_and_why_it_would_have_to_wait():

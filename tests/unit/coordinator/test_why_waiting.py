@@ -80,6 +80,13 @@ CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
         ),
         "that 1 GPU of node a is faulty", "without that",
     ),
+    "GPUs that others use": (
+        cluster(
+            running("one", 4, optional=(4,)), waiting(optional=(1,)),
+            nodes=(replace(owned("a", 4, "one"), gpus=(*owned("a", 4, "one").gpus, Gpu("x", "faulty", taken=True))),),
+        ),
+        "that 1 GPU of node a is used by others of that machine", "without them",
+    ),
     "a job that must not be stopped": (
         full(waiting(optional=(2,)), optional=(2, 4), rigid=True),
         "that one has not shown that it can save and resume", "if it had",
