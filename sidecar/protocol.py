@@ -30,6 +30,7 @@ HEADER_LAUNCH = "X-Reshape-Launch"
 HEADER_SIGNATURE = "X-Reshape-Signature"
 
 STAYS = "state stays on GPU"  # with which `ShimStatus.on_gpu` begins
+HAD_TO_KILL = "had to kill"  # with which `ShimStatus.exit_note` begins if the shim sent SIGKILL
 
 Trainer = Literal["none", "running", "stopping", "frozen", "exited"]
 
@@ -113,7 +114,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     gpu_ids: list[str] = []
     command_id: str = ""  # the last command executed
     stop_asked: bool = False  # whether SIGTERM was sent to this trainer
-    fenced: bool = False  # whether the lease ran out and stopped it
+    fenced: bool = False  # whether the lease ran out and stopped it, or broke off a stop
     exit_code: int | None = None  # negative: the signal that ended it
     exit_note: str = ""  # why it could not be started, or the processes that had to be killed
     output_tail: str = ""  # the end of its output, at most 2 KiB, once it exited badly

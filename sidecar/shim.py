@@ -39,6 +39,7 @@ ENDLESS_LEASE_S = 1e8  # as in `sidecar/protocol.py`
 SAVES_S, SAVES_MOST_S = 10.0, 600.0  # a kill waits while files of checkpoints have changed within; at most so long
 LOOK_S, MOST_FILES = 1.0, 50_000  # between two looks at those, and how many are looked at
 SOURCE_SOCKET = "source.sock"  # as in `source_watch.py`
+HAD_TO_KILL = "had to kill"  # as in `sidecar/protocol.py`
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
@@ -81,6 +82,14 @@ def born(pid: int) -> "tuple[int, int]":
         fields = file.read().rpartition(b")")[2].split()
         return (0, 0) if fields[0] in b"ZX" else (int(fields[1]), int(fields[19]))
     return 0, 0
+
+
+def killed_by_sigkill(pid: int) -> bool:
+    """Return whether this process has ended by SIGKILL and its parent has not taken note of that yet."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0] == b"Z" and os.WTERMSIG(int(fields[49])) == signal.SIGKILL
+    return False
 
 
 def dies_of_sigterm(pid: int) -> bool:
@@ -349,16 +358,12 @@ class Shim:
         self.held: dict[int, int] = {}  # those that wait for one that saves -> when each was born
         self.saving: dict[int, int] = {}  # those that were asked to save -> when each was born
         self.background: set[int] = set()  # those that train on though the command has ended well
-        self.used: tuple[float, float] = (
-            0.0,
-            0.0,
-        )  # when they were last seen busy, and the CPU seconds they had wanted
+        # When they were last seen busy, and the CPU seconds that they had wanted.
+        self.used: tuple[float, float] = (0.0, 0.0)
         self.looked_at_end = self.lived_at = 0.0  # of those that have saved and end
-        self.life_at_end: tuple[int, float] = (
-            0,
-            0.0,
-        )  # when they have last shown it, and the CPU seconds they had wanted
-        self.end_code = 0  # of one of them
+        # When they have last shown that they live, and the CPU seconds that they had wanted.
+        self.life_at_end: tuple[int, float] = (0, 0.0)
+        self.end_code = 0  # of one of them, or of one that saved for a process that was held
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.grace_s = launch.grace_s  # of the newest stop
@@ -644,6 +649,8 @@ class Shim:
         """
         if self.status["trainer"] == "frozen":
             kill_at = boottime()  # it cannot answer
+        if self.alive and fenced:
+            self.status["fenced"] = True  # also of one that was asked to stop before
         self.kill_at, self.in_place = min(self.kill_at, kill_at), in_place
         self.status["patient"] = self.alive and self.kill_at == NEVER
         if self.copy and not in_place:
@@ -653,7 +660,7 @@ class Shim:
             offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer(self._stays(gpus))
             if offered:
                 self.copy.prepare((len(self.status["gpu_ids"]), len(gpus)))
-            self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
+            self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime())
             self._ask_to_save(self.trainer)
 
     def _stays(self, after: "list[str]") -> str:
@@ -693,8 +700,10 @@ class Shim:
         return any(when and born(pid)[1] == when for pid, when in self.saving.items())
 
     def _let_go(self) -> None:
-        """End those that were held, as all that save have ended."""
+        """End those that were held, as all that save have ended. Their own end tells nothing of how those ended."""
         held, self.held = self.held, {}
+        if any(map(killed_by_sigkill, self.saving)):
+            self.end_code = -signal.SIGKILL
         for pid, when in held.items():
             if born(pid)[1] == when:
                 send(pid, signal.SIGTERM)  # before it goes on
@@ -833,12 +842,12 @@ class Shim:
                     return None  # what it had in memory is to be on the disk when its end is told
                 if not self.in_place:
                     self.copy.let_go_of_gpu()
-            code = trainer.returncode or self.end_code
+            code = self.end_code or trainer.returncode
             if code == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self.unlock_gpus()
             self.alive, quiet = False, code == 0 and self.status["stop_asked"]
-            tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
+            tail, note = trainer.tail.decode("utf-8", "replace"), names and f"{HAD_TO_KILL} {names}"
             note = (self.freezer and self.freezer.ended()) or note
             self.status.update(trainer="exited", trainer_pid=None, exit_code=code, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,10 +10,11 @@ from coordinator.config import Config
 from coordinator.model.gang import NO_MEMBERS, GangFailure, find_failure, find_stall, first_failed
 from coordinator.model.records import GpuRecord, JobRecord, Operation, name
 from coordinator.model.resumption import resumes
-from sidecar.protocol import Heartbeat, ShimStatus, command_id
+from sidecar.protocol import HAD_TO_KILL, Heartbeat, ShimStatus, command_id
 
 POLL_S = 1.0  # pause between looks while a report is expected
 
+KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # exit codes of a process that was killed, and of its shell
 REMOVING_S = 0.2  # pause between looks at a removal, which reports nothing
 
 
@@ -81,6 +83,20 @@ class ObservedState:
     def copy_lost(self) -> bool:
         """True if its launch is gone with a checkpoint that was in memory only, as far as is known: a fault."""
         return self.lost and self.seen is not None and self.seen.unwritten
+
+    @property
+    def broken_off(self) -> bool:
+        """True if a fault ended its training before our stop, or before it had answered that: a kill, a lost launch.
+
+        What it has lost then shows nothing of whether it can save and resume. One that the shim itself had to kill has
+        not answered in its time, which does.
+        """
+        pods = [self.pods[k].shim if k in self.pods else ShimStatus() for k in self.lost_pods]
+        ends = [*pods, *([self.shim] if self.lost else [])]
+        if any(shim.trainer != "exited" for shim in ends) or not self.shim.stop_asked or self.copy_lost:
+            return True
+        killed = self.shim.exit_code in KILLED and not self.shim.exit_note.startswith(HAD_TO_KILL)
+        return killed or self.shim.fenced
 
     @property
     def shim(self) -> ShimStatus:

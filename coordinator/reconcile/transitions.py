@@ -272,7 +272,7 @@ def yielded(w: ObservedState) -> Step:
     why = save_failure(w) or str(w.job.doc.get("message") or "")
     more_urgent = list(w.op.yields_to)
     changes = _queued(w, why) | {"preempts": w.job.preempts + bool(more_urgent), "yields_to": more_urgent}
-    changes["stopped_by_us"] = None if w.frozen else w.op.generation
+    changes["stopped_by_us"] = None if w.frozen or w.broken_off else w.op.generation
     return WriteJob("yielded", changes, JobYielded(why))
 
 
@@ -319,8 +319,7 @@ def grant_fields(w: ObservedState) -> JobChanges:
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
         by_us: JobChanges = {"forced": None} if op.forced else {}
-        vanished = (w.lost and not w.shim.stop_asked) or w.copy_lost  # a fault came before our stop, or before its save
-        by_us |= {"stopped_by_us": None if op.forced or vanished else op.generation}
+        by_us |= {"stopped_by_us": None if op.forced or w.broken_off else op.generation}
         before = w.job.doc.get("grew_from")
         still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part
         return by_us | {"grew_from": len(op.origin) if grew else still}

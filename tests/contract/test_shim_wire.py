@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sidecar import shim
-from sidecar.protocol import VERSION, ShimStatus
+from sidecar.protocol import HAD_TO_KILL, VERSION, ShimStatus
 from tests.fakes.shim_client import running_shim, trainer
 
 
@@ -34,6 +34,10 @@ def test_a_stopped_trainer_is_told_in_the_words_of_the_protocol(tmp_path, name):
     seen = [read(status) for status in lives(tmp_path, trainer(name), stop=0.5)]
     assert {status.trainer for status in seen} == {"none", "running", "stopping", "exited"}
     assert all(status.version == VERSION and status.shim_pid > 1 for status in seen)
+
+
+def test_one_that_the_shim_had_to_kill_is_told_by_the_words_of_the_protocol():
+    assert shim.HAD_TO_KILL == HAD_TO_KILL
 
 
 @pytest.mark.parametrize("name", ["crashes_at_once", "exits_early"])

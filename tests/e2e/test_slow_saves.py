@@ -7,6 +7,7 @@ the script's own, so that one that is done twice shows.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -123,6 +124,28 @@ def test_a_suspension_waits_for_a_slow_save_and_then_loses_no_step(up: Up, tmp_p
     assert one.lost_nothing()
     up.client.cancel("saves")
     up.until("saves", "cancelled")
+
+
+@pytest.mark.parametrize("killed", ["shim_pid", "trainer_pid"])
+def test_a_kill_in_a_save_that_was_asked_for_ends_no_reshaping(up: Up, tmp_path: Path, killed: str) -> None:
+    """What it lost came by the kill: it does not show that the training cannot save."""
+    job_id = f"killed-{killed.removesuffix('_pid')}"
+    one = Slow(up, tmp_path, job_id)
+    one.touch("slow save")
+    was = up.job(job_id)["num_gpus"]
+    up.client.reshape(job_id, 3 - was)
+    one.reached("saves")
+    stopping = wait_for(lambda: job if (job := up.job(job_id)).get(killed) else None, what="its process is known")
+    os.kill(stopping[killed], signal.SIGKILL)
+    wait_for(lambda: up.job(job_id)["lost"], what="what was lost is told")
+    lost = up.until(job_id, "running")
+    assert lost["num_gpus"] == 3 - was
+    assert (lost["lost"]["agreed"], lost["rigid"], lost["left_alone"]) == (True, False, None)
+    one.touch("go")
+    up.client.reshape(job_id, was)
+    wait_for(lambda: up.job(job_id)["reshapes"] == 2, what="it is reshaped again")
+    up.client.cancel(job_id)
+    up.until(job_id, "cancelled")
 
 
 def test_a_cancellation_waits_no_longer_than_the_grace_even_for_one_that_was_waited_for(up: Up, tmp_path: Path) -> None:

@@ -353,6 +353,18 @@ def test_a_trainer_that_does_not_save_in_time_is_killed_at_the_deadline(tmp_path
         assert shim.left() == []
 
 
+def test_a_lease_that_ends_while_a_stop_is_waited_for_is_told(tmp_path):
+    """What is lost then is not the training's own fault."""
+    with running_shim(tmp_path, trainer("ignores_sigterm"), grace_s=0.5) as shim:
+        shim.client.start(1)
+        eventually(lambda: "ready" in shim.output.read_text(), "ready")
+        shim.client.stop(2, grace_s=1e6)
+        assert not shim.client.status()["fenced"]
+        shim.client.ask("renew", deadline=boottime() + 1.0)
+        status = shim.client.wait("exited")
+        assert status["fenced"] and status["exit_code"] == -signal.SIGKILL
+
+
 def test_a_renewal_counts_only_when_it_is_larger(tmp_path):
     with running_shim(tmp_path, trainer("counts"), grace_s=0.3) as shim:
         now = boottime()

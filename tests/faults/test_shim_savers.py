@@ -88,6 +88,12 @@ def reported(shim: ShimProcess) -> list[int]:
     return [int(line.split()[0][5:]) for line in text.splitlines() if line.startswith("step=")]
 
 
+def announced_savers(folder: Path) -> set[int]:
+    """The processes that announced that they save."""
+    lines = eventually(lambda: (folder / "announce").exists() and (folder / "announce").read_text(), "it announces")
+    return {int(line.split()[-1].partition("@")[0]) for line in lines.splitlines()}
+
+
 def until_trained(shim: ShimProcess, more: int = 5) -> None:
     goal = len(trained(shim.folder)) + more
     eventually(lambda: len(trained(shim.folder)) >= goal, f"{goal} steps", within=60)
@@ -108,6 +114,20 @@ def test_a_training_inside_a_users_command_saves_each_step_and_the_command_does_
         assert shim.client.wait("exited")["exit_code"] == 0
     assert trained(tmp_path)[:STEPS] == list(range(STEPS)), "each step once"
     assert reported(shim)[-1] == STEPS or how == "a sweep"
+
+
+@pytest.mark.parametrize("how", ["a pipe", "a shell in a shell", "a sweep"])
+def test_a_kill_while_it_saves_is_told_though_the_command_around_it_is_ended_by_the_shim(tmp_path, how):
+    with training(tmp_path, COMMANDS[how]) as shim:
+        shim.client.start(1, ["A"])
+        until_trained(shim)
+        (saver,) = announced_savers(tmp_path)
+        os.kill(saver, signal.SIGSTOP)  # so that the kill comes before it has saved
+        shim.client.stop(1, grace_s=120)
+        os.kill(saver, signal.SIGKILL)
+        status = shim.client.wait("exited")
+        assert (status["stop_asked"], status["exit_code"]) == (True, -signal.SIGKILL)
+        assert not (tmp_path / "went_on").exists()
 
 
 def test_steps_are_reported_though_the_output_goes_to_a_file_which_holds_only_what_the_script_prints(tmp_path):

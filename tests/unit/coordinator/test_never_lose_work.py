@@ -193,6 +193,54 @@ def test_a_grant_writes_down_whose_stop_it_was(forced: bool | None, by_us: int |
     assert changes.get("forced", "kept") is (None if forced else "kept") or not forced
 
 
+STOPPED = {"generation": 2, "verb": "stop", "stop_asked": True}
+KILLED = {"exit_code": -9, **STOPPED}
+
+
+@pytest.mark.parametrize(
+    ("how", "beat", "more"),
+    [
+        ("its shim was killed, or its node lost, while it saved", seen("stopping", **STOPPED), {"lost": True}),
+        ("it was killed while it saved, as by the kernel for want of memory", seen("exited", **KILLED), {}),
+        ("so was the process that a shell had started", seen("exited", **{**KILLED, "exit_code": 137}), {}),
+        ("its container was ended", seen("exited", exit_note="its container ended with it", **KILLED), {}),
+        ("its lease ended before it had saved", seen("exited", exit_note="had to kill", fenced=True, **KILLED), {}),
+        ("it crashed before our stop", seen("exited", exit_code=1), {}),
+        ("nothing is known of how it ended", None, {"lost": True}),
+    ],
+)
+def test_a_loss_by_a_kill_before_a_stop_was_answered_is_no_loss_of_ours(how: str, beat: Any, more: Doc) -> None:
+    job = plain(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")), resumes="hook")
+    reshaped = world(job, beat, mine("a", "b"), remove_asked=bool(more), **more)
+    assert written(reshaped, "grant")["stopped_by_us"] is None, how
+    leaves = plain(s.ADJUSTING, "a", op=start_of(kind="requeue", generation=2), resumes="hook")
+    assert written(world(leaves, beat, mine("a"), remove_asked=bool(more), **more), "yielded")["stopped_by_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("how", "more"),
+    [
+        ("it saved and ended", {"exit_code": 143}),
+        ("it ends by SIGTERM", {"exit_code": -15}),
+        ("its save failed", {"exit_code": 1}),
+        ("it did not answer in its grace", {"exit_code": -9, "exit_note": "had to kill python (7)"}),
+    ],
+)
+def test_a_training_that_was_let_to_answer_its_stop_is_found_out_if_it_does_not_resume(how: str, more: Doc) -> None:
+    job = plain(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")), resumes="hook")
+    for lost in ({}, {"lost": True, "remove_asked": True}):
+        told_end = world(job, seen("exited", **STOPPED, **more), mine("a", "b"), **lost)
+        assert written(told_end, "grant")["stopped_by_us"] == 2, how
+
+
+def test_a_pod_of_a_gang_that_is_lost_while_it_saves_is_a_fault() -> None:
+    saving, saved = seen("stopping", **STOPPED), seen("exited", **STOPPED, exit_code=143)
+    gang = plain(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a",)), resumes="hook", gpus_per_pod=1)
+    half = world(gang, saved, mine("a", "b"), pods={0: saved, 1: saving}, lost_pods=frozenset({1}))
+    assert half.broken_off
+    assert not replace(half, pods={0: saved, 1: saved}).broken_off
+
+
 # nothing runs twice
 
 
