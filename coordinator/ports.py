@@ -236,3 +236,7 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Seconds since 1970, for records that people read."""
         ...
+
+    def boot(self) -> str:
+        """What names the time since this machine was booted, in which `now` counts; empty if it is not known."""
+        ...

@@ -35,7 +35,6 @@ from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_reports import found_node
 from coordinator.workqueue import WorkQueue
-from reshape_hooks.plain import boot_id
 from sidecar.startup import log_format
 
 log = logging.getLogger(__name__)
@@ -387,7 +386,7 @@ class Coordinator:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
-        watch = retention.ClockWatch(self.clock, self.store, boot_id())
+        watch = retention.ClockWatch(self.clock, self.store, self.clock.boot())
         prune_at = self.clock.now() + FIRST_PRUNE_S
         while not self._stopping.wait(CLOCK_LOOK_S):
             if not self.elector.leads:

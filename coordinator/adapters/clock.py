@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import time
 
+from reshape_hooks.plain import boot_id
+
 
 class SystemClock:
     """`now` runs on while the machine sleeps and never jumps; `wall` is for people."""
+
+    def __init__(self) -> None:
+        self._boot = boot_id()
 
     def now(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
         return time.time()
+
+    def boot(self) -> str:
+        return self._boot
 
 
 def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:

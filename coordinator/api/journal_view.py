@@ -17,8 +17,7 @@ from coordinator.api.snapshot_view import snapshot_view
 from coordinator.dashboard.bars import Bar, gpu_bars
 from coordinator.model import fields
 from coordinator.model import states as s
-from coordinator.model.progress import Moment
-from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.records import Doc, JobRecord, Moment, number
 from coordinator.model.tables import plain
 from coordinator.scheduling.dependencies import dependency_ids
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
@@ -100,5 +99,5 @@ def _came(job: JobRecord, journal: Journal, bars: Iterable[Bar]) -> dict[str, An
     own = [bar.end - bar.begin for bar in bars if first <= bar.begin <= last]
     return {
         "state": job.state, "start_s": None if start is None else start - began, "end_s": end,
-        "trained_s": job.ran_s(journal.until), "gpu_s": sum(own),
+        "trained_s": job.ran_s(Moment(journal.until, journal.until)), "gpu_s": sum(own),
     }  # fmt: skip

@@ -16,8 +16,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from coordinator.errors import Rejected
-from coordinator.model.progress import Moment
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, Moment
 from coordinator.model.tables import JobRow, plain
 from coordinator.scheduling import intake
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs

@@ -111,7 +111,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(SPAN, "sla", "estimate"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",
-                "slaml", "frozen", "unfrozen"),
+                "slaml", "frozen", "unfrozen", "run_mark", "submit_mark"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

@@ -1,4 +1,4 @@
-"""Progress of one job: iterations done and left, speed, evaluation, missed deadline; conversion of clocks. Pure."""
+"""Progress of one job: iterations done and left, speed, evaluation, missed deadline. Pure."""
 
 from __future__ import annotations
 
@@ -38,21 +38,6 @@ class ObservedJob:
     efficiency: Efficiency = UNMEASURED
     needs: float | None = None  # total iterations to its target, predicted from its accuracy curve
     speed: TrainingSpeed = UNTIMED
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One instant on both clocks: `now` never jumps, `wall` is seconds since 1970."""
-
-    now: float
-    wall: float
-
-    def of(self, ts: float) -> float:
-        """Convert a time since 1970 to the clock of `now`."""
-        return self.now - (self.wall - ts)
-
-    def maybe(self, ts: object) -> float | None:
-        return None if (known := number(ts)) is None else self.of(known)
 
 
 def iterations_left(job: JobRecord, done: int, total: int | None, needs: float | None) -> float | None:

@@ -67,6 +67,35 @@ def takes_work(node: NodeRow) -> bool:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """One instant on both clocks: `now` never jumps, `wall` is seconds since 1970."""
+
+    now: float
+    wall: float
+    boot: str = ""  # names the time since the machine was booted, in which `now` counts; empty: not known
+
+    def of(self, ts: float) -> float:
+        """Convert a time since 1970 to the clock of `now`."""
+        return self.now - (self.wall - ts)
+
+    def maybe(self, ts: object) -> float | None:
+        return None if (known := number(ts)) is None else self.of(known)
+
+    def mark(self, ts: float) -> Doc:
+        """Return what is written beside a time since 1970, so that a jump of the wall clock does not move it.
+
+        It names that time: a version that knows nothing of marks writes the time alone, and the mark is an old one.
+        """
+        return {"ts": ts, "now": self.of(ts), "boot": self.boot}
+
+    def marked(self, ts: float, mark: object) -> float | None:
+        """Convert a time since 1970 by its mark; None without one, and on another machine or after another boot."""
+        if not isinstance(mark, dict) or mark.get("ts") != ts or not self.boot or mark.get("boot") != self.boot:
+            return None
+        return number(mark.get("now"), least=-math.inf)
+
+
+@dataclass(frozen=True)
 class Operation:
     """The operation in progress on a job: its `reshape` field (`reliability.md` 3).
 
@@ -352,6 +381,10 @@ class JobRecord:
     def submit_ts(self) -> float:
         return number(self.doc.get("submit_ts")) or 0.0
 
+    def submitted(self, at: Moment) -> float | None:
+        """When it was submitted, on the clock of `now`; None where only the wall clock tells."""
+        return at.marked(self.submit_ts, self.doc.get("submit_mark"))
+
     @property
     def forced(self) -> bool:
         """True if an operator agreed to lose progress that is not saved."""
@@ -367,10 +400,13 @@ class JobRecord:
         """0 while it has not ended, or if the time is missing."""
         return number(self.doc.get("finish_ts")) or 0.0
 
-    def ran_s(self, wall: float) -> float:
+    def ran_s(self, at: Moment) -> float:
         """Seconds that it has trained, without time spent in the queue."""
-        since = self.runs_since
-        return (number(self.doc.get("ran_s")) or 0.0) + (0.0 if since is None else max(0.0, wall - since))
+        known_s = number(self.doc.get("ran_s")) or 0.0
+        if self.runs_since is None:
+            return known_s
+        since = at.marked(self.runs_since, self.doc.get("run_mark"))
+        return known_s + max(0.0, at.now - (at.of(self.runs_since) if since is None else since))
 
     @property
     def runs_since(self) -> float | None:

@@ -28,11 +28,12 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
     "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
-    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen",
+    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
     "submit_ts", "reshapes", "retries", "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
+    "submit_mark",
 ]  # fmt: skip
 JobField = Literal[
     PublicJobField, CoordinatorJobField, SystemJobField,

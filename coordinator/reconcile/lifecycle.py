@@ -344,6 +344,7 @@ def _running(w: ObservedState) -> Step:
     changes |= checkpoint_loss(w)
     since = w.wall if stepping else w.wall - w.waited_s  # one that tells no step trains since it was started
     changes |= {field: since for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
+    changes |= {"run_mark": w.at.mark(since)} if "run_ts" in changes else {}
     if w.op.kind == "move":
         changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
     if w.op.kind == "reshape":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.config import Config
 from coordinator.model.gang import NO_MEMBERS, GangFailure, find_failure, find_stall, first_failed
-from coordinator.model.records import GpuRecord, JobRecord, Operation, name
+from coordinator.model.records import GpuRecord, JobRecord, Moment, Operation, name
 from coordinator.model.resumption import resumes
 from sidecar.protocol import HAD_TO_KILL, Heartbeat, ShimStatus, command_id
 
@@ -51,6 +51,8 @@ class ObservedState:
     gpus: Mapping[str, GpuRecord]
     config: Config
     wall: float  # seconds since 1970
+    now: float = 0.0  # of the coordinator's own clock
+    boot: str = ""  # in which that counts
     seen: Heartbeat | None = None  # the newest report of the job's present launch
     unreachable: bool = False  # the present launch is silent for so long that commands cannot reach it
     lost: bool = False  # the present launch had come up, and certainly no process of it runs any more
@@ -68,6 +70,10 @@ class ObservedState:
     silent_pods: frozenset[int] = NO_MEMBERS  # of a gang: its pods that have been silent for some heartbeats
     pods_asked: int | None = None  # of a gang: pods requested of the platform
     growth: ComingLaunch | None = None  # of a gang: the pods that it is to grow by
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.now, self.wall, self.boot)
 
     @property
     def op(self) -> Operation:

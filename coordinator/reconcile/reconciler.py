@@ -129,6 +129,8 @@ class Reconciler:
             gpus=gpus,
             config=self.config,
             wall=self.clock.wall(),
+            now=self.clock.now(),
+            boot=self.clock.boot(),
             seen=seen,
             unreachable=job.launch > 0
             and self.reports.silent_s(job) > self.config.grace_s + UNREACHABLE_BEATS * self.config.heartbeat_s,

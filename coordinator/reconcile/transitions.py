@@ -247,16 +247,21 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
     """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
+        **_trained(w), **_members(w), **UNLIMITED, **progress_fields(w),
         "frozen": {"launch": w.job.launch, "node": w.job.frozen or w.job.node} if w.frozen else None,
     }  # fmt: skip
 
 
-def _trained_s(w: ObservedState) -> float:
-    """Seconds that it has trained; of one that ended before it was seen to train, as long as its process lived."""
-    counted = w.job.ran_s(w.wall)
+def _trained(w: ObservedState) -> JobChanges:
+    """Fields that say for how long it has trained, and that it does not now.
+
+    One that ended before it was seen to train has trained for as long as its process lived.
+    """
+    ran_s = w.job.ran_s(w.at)
     of_before = w.job.operation is None or w.job.runs_since is not None or w.shim.generation != w.job.generation
-    return counted if of_before or w.shim.spawn_at is None else counted + max(0.0, lived_s(w.shim))
+    if not of_before and w.shim.spawn_at is not None:
+        ran_s += max(0.0, lived_s(w.shim))
+    return {"ran_s": ran_s, "run_ts": None, "run_mark": None}
 
 
 def _members(w: ObservedState) -> JobChanges:
@@ -336,7 +341,7 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
+        **_trained(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 

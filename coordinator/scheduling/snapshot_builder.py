@@ -15,8 +15,8 @@ from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Node
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, ObservedJob
-from coordinator.model.records import GpuRecord, JobRecord, number, takes_work
+from coordinator.model.progress import ObservedJob
+from coordinator.model.records import GpuRecord, JobRecord, Moment, number, takes_work
 from coordinator.model.tables import NodeRow
 from coordinator.scheduling.snapshot_jobs import Basis, SnapshotJobs
 from coordinator.stores.row_facts import users_of
@@ -87,7 +87,7 @@ class SnapshotBuilder:
         """The same moment, of which the distance of the clocks is the last one's unless they have drifted apart."""
         if not abs(at.now - at.wall - self._ahead) < JITTER_S:
             self._ahead = at.now - at.wall
-        return Moment(at.now, at.now - self._ahead)
+        return Moment(at.now, at.now - self._ahead, at.boot)
 
 
 class _GroupedGpus:

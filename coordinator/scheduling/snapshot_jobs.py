@@ -17,7 +17,6 @@ from adaptive_scheduler.snapshot import Job, JobState, Worker
 from coordinator.model import pod_fields, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import (
-    Moment,
     ObservedJob,
     TrainingSpeed,
     iteration_counts,
@@ -25,7 +24,7 @@ from coordinator.model.progress import (
     last_measurement,
     state_of,
 )
-from coordinator.model.records import JobRecord, number
+from coordinator.model.records import JobRecord, Moment, number
 from coordinator.scheduling import dependencies
 from coordinator.telemetry.changed_jobs import changed
 
@@ -55,7 +54,7 @@ class _Kept:
     submit_s: float
 
     def submitted(self, record: JobRecord, at: Moment) -> float:
-        """When it was submitted: a jump of the wall clock makes no job wait longer.
+        """When it was submitted, where only the wall clock tells: no jump of that makes a job wait longer.
 
         Of what the clock said before and what it says now the shorter wait counts, as either may be wrong.
         """
@@ -127,7 +126,9 @@ class SnapshotJobs:
             same = kept is not None and kept.record is record and alike
             of_document = kept.of_document if kept and same else _of_document(record, basis)
             found = seen.get(job_id, NOT_OBSERVED)
-            submit_s = at.of(record.submit_ts) if kept is None else kept.submitted(record, at)
+            submit_s = record.submitted(at)
+            if submit_s is None:
+                submit_s = at.of(record.submit_ts) if kept is None else kept.submitted(record, at)
             self._put(job_id, _kept(record, found, basis.nodes, at, job_id in booked, of_document, submit_s))
         self._basis, self._of = basis, (jobs, seen, booked)
         self._expired.clear()
@@ -164,7 +165,7 @@ def _kept(
         return _Kept(record, seen, booked, of_document, None, math.inf, submit_s)
     observed = _observed(of_document, record, seen, nodes, at, submit_s)
     made = _now(observed, record, seen, at, booked)
-    return _Kept(record, seen, booked, of_document, made, _until(record, at.wall), submit_s)
+    return _Kept(record, seen, booked, of_document, made, _until(record, at), submit_s)
 
 
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
@@ -251,7 +252,7 @@ def _observed(
 
 def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool) -> Job:
     """The whole job, with the fields that the time decides, until `_until`."""
-    (ran_s, _), (limit, limit_s) = _coarse(job.ran_s(at.wall)), job.limit_left(at.wall)
+    (ran_s, _), (limit, limit_s) = _coarse(job.ran_s(at)), job.limit_left(at.wall)
     return make(
         running_s=ran_s,
         leased=_leased(job, seen, booked, at.wall),
@@ -268,12 +269,13 @@ def _coarse(ran_s: float) -> tuple[float, float]:
     return ran_s // step * step, step
 
 
-def _until(job: JobRecord, wall: float) -> float:
-    """When a field that the time decides changes next; infinite if none will."""
+def _until(job: JobRecord, at: Moment) -> float:
+    """When a field that the time decides changes next, by the wall clock; infinite if none will."""
+    wall = at.wall
     _, limit_s = job.limit_left(wall)
     until = [ts for ts in (job.retry_ts if job.rests(wall) else 0.0, wall + limit_s) if ts > wall]
     if job.runs_since is not None:
-        ran_s = job.ran_s(wall)
+        ran_s = job.ran_s(at)
         told_s, step = _coarse(ran_s)
         until.append(wall + told_s + step - ran_s)
     return min(until, default=math.inf)

@@ -31,8 +31,8 @@ from adaptive_scheduler.profiles.profiles import Accuracy, Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.model import requirements
 from coordinator.model import states as s
-from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, last_measurement
-from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.progress import UNTIMED, TrainingSpeed, last_measurement
+from coordinator.model.records import Doc, JobRecord, Moment, number
 from coordinator.model.requirements import Target
 from coordinator.model.tables import JobChanges, JobRow, Row
 from coordinator.telemetry.changed_jobs import ChangedJobs, Picked

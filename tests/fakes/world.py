@@ -21,8 +21,8 @@ from coordinator.config import Config
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.model import fields
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, ObservedJob
-from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.progress import ObservedJob
+from coordinator.model.records import GpuRecord, JobRecord, Moment
 from coordinator.scheduling.decision_records import DecisionBasis
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.service import Coordinator
@@ -78,6 +78,8 @@ def as_submitted(known: ClusterSnapshot, anew: ClusterSnapshot) -> ClusterSnapsh
 
 
 class FakeClock:
+    ahead_s = 0.0  # by which the wall clock was set ahead
+
     def __init__(self) -> None:
         self.time = 1_000.0
 
@@ -85,7 +87,10 @@ class FakeClock:
         return self.time
 
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.time
+        return 1_700_000_000.0 + self.time + self.ahead_s
+
+    def boot(self) -> str:
+        return "since this test began"
 
 
 class World:

@@ -17,7 +17,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.errors import Conflict, Rejected
 from coordinator.model import pod_fields
 from coordinator.model import states as s
-from coordinator.model.records import JobRecord, number
+from coordinator.model.records import JobRecord, Moment, number
 from coordinator.model.tables import JobChanges, JobRow, SlamlChanges, SlamlRow, plain
 from coordinator.ports import Clock
 from coordinator.scheduling.slaml import slaml_status
@@ -124,7 +124,8 @@ class SlamlController:
         """Write its status, and copy an edited deadline to the jobs that have not ended."""
         jobs = self._jobs(slaml) if slaml.doc.get("inserted") else []
         wall = self._clock.wall()
-        replicas = [[slaml_status.replica(job, wall) for job in of_task] for of_task in jobs]
+        at = Moment(self._clock.now(), wall, self._clock.boot())
+        replicas = [[slaml_status.replica(job, at) for job in of_task] for of_task in jobs]
         for job in (job for of_task in jobs for job in of_task):
             record = self._cache.job(str(job["job_id"])) if job is not None else None
             if record is not None and record.state not in s.ENDED and record.doc.get("sla") != slaml.target_s:

@@ -16,7 +16,7 @@ from adaptive_scheduler.policies.deadline_feasibility import Diagnosis, diagnose
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.model import states as s
-from coordinator.model.records import Doc, JobRecord, number, whole
+from coordinator.model.records import Doc, JobRecord, Moment, number, whole
 from coordinator.model.tables import JobRow
 from coordinator.scheduling.slaml.slaml_spec import Slaml, SlamlTask, problems
 
@@ -128,13 +128,13 @@ def _hosts(part: SlamlTask) -> int:
 # status
 
 
-def replica(doc: JobRow | None, wall: float) -> ReplicaStatus:
+def replica(doc: JobRow | None, at: Moment) -> ReplicaStatus:
     """The state of a replica's job document; `doc` is None if it was deleted."""
     if doc is None:
         return ReplicaStatus(CANCELLED, message="its job document was deleted")
     job, wrong = JobRecord(dict(doc)), doc.get("problems")
     said = "; ".join(map(str, wrong)) if isinstance(wrong, list) and wrong else str(doc.get("message") or "")
-    return ReplicaStatus(_state(job), job.ran_s(wall), said)
+    return ReplicaStatus(_state(job), job.ran_s(at), said)
 
 
 def _state(job: JobRecord) -> str:

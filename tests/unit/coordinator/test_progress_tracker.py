@@ -9,8 +9,8 @@ import pytest
 
 from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, TrainingSpeed
-from coordinator.model.records import JobRecord
+from coordinator.model.progress import TrainingSpeed
+from coordinator.model.records import JobRecord, Moment
 from coordinator.telemetry.progress_tracker import MOST_HEARD, Curve, ProgressTracker, _Timing
 from sidecar.protocol import Heartbeat
 from tests import patience

@@ -14,8 +14,8 @@ from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iteration_counts
-from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.progress import ObservedJob, TrainingSpeed, iteration_counts
+from coordinator.model.records import GpuRecord, JobRecord, Moment
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from sidecar.protocol import Checkpoint, Heartbeat
 from tests.fakes.shims import Behaviour
