@@ -103,7 +103,7 @@ class Coordinator:
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
             forecaster=self.forecaster, event_log=self.event_log, metrics=self.metrics, read_store=self.look,
-            notify=self._notify, trouble=lambda: self.trouble,
+            notify=self._notify, trouble=lambda: self.trouble, unanswered=self.reconciler.unanswered,
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> JobRow:

@@ -28,9 +28,10 @@ from coordinator.forecasts.forecaster import Forecaster
 from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import fields, pod_fields
 from coordinator.model import states as s
-from coordinator.model.records import GpuRecord, JobRecord, takes_work
+from coordinator.model.records import GpuRecord, JobRecord, Moment, takes_work
 from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
+from coordinator.reconcile.reconciler import Unanswered
 from coordinator.scheduling import dependencies, intake
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
@@ -77,10 +78,12 @@ class ApiService(PageReads):
         read_store: Callable[[], None],
         notify: Callable[[str | None], None],
         trouble: Callable[[], str],
+        unanswered: Callable[[str], Unanswered | None],
     ) -> None:
         """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job.
 
-        `trouble` returns why the coordinator does not work, as a sentence; empty if it does.
+        `trouble` returns why the coordinator does not work, as a sentence; empty if it does. `unanswered` returns the
+        command to a job's sidecar that is sent again until it is answered.
         """
         super().__init__()
         self._store, self._platform, self._clock = store, platform, clock
@@ -88,6 +91,7 @@ class ApiService(PageReads):
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
         self._forecaster = forecaster
         self._read_store, self._trouble = read_store, trouble
+        self._unanswered = unanswered
         self._operator = OperatorRequests(cache, sidecars, telemetry, clock, config, master_key, read_store, notify)
         self._messages = SignedMessages(
             cache,
@@ -231,9 +235,14 @@ class ApiService(PageReads):
         view["usage"] |= {"used_from": used_from}
         view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job), *self._loop.unmarked.of(job)]
         reports = self._telemetry.reports
-        if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:
-            view |= views.silence(job, max(reports.silent_s(job, member) for member in range(job.members)))
-        view |= views.standstill(job, self._clock.wall())
+        at = Moment(self._clock.now(), self._clock.wall(), self._clock.boot())
+        if reports.stale_s(job) < 0:
+            silent_s = max(reports.silent_s(job, member) for member in range(job.members))
+            lives_on = self._loop.config.many_pods and job.unleased
+            view |= views.silence(job, silent_s) if lives_on else views.no_report(job, view, silent_s)
+        if (unanswered := self._unanswered(job.id)) is not None:
+            view |= views.no_answer(view, unanswered.command, at.now - unanswered.since, unanswered.why)
+        view |= views.standstill(job, at)
         view |= views.pause(job, beat, self._telemetry.reshape_s(job))
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))

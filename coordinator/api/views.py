@@ -13,7 +13,7 @@ from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import progress, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
-from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.records import RUNS, GpuRecord, JobRecord, Moment, number
 from coordinator.model.tables import JobField, JobRow
 from coordinator.scheduling.why.change import Change
 from coordinator.telemetry.measured.other_load import HeldByOthers
@@ -80,7 +80,7 @@ def times(
     `expected` was computed `ago_s` seconds ago. An end by measured speed, which the view has, replaces a predicted
     one. `start_guesses` names jobs of unknown length that the predicted start rests on.
     """
-    foreseen = job.accepted and job.state not in s.ENDED and not (job.held or job.stalled)
+    foreseen = job.accepted and job.state not in s.ENDED and not (job.held or job.stalled or job.idle_in_stop)
     found = expected.get(job.id, ExpectedTimes()) if foreseen else ExpectedTimes()
     start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
     waits = job.state == s.SUBMITTED
@@ -102,11 +102,29 @@ def silence(job: JobRecord, silent_s: float) -> View:
     return {"message": why} if job.state in s.LAUNCHED else {}
 
 
-def standstill(job: JobRecord, wall: float) -> View:
-    """The fields of a job whose training makes no step: since when, and what its user can do."""
-    why = resumption.describe_standstill(job, wall)
+def no_report(job: JobRecord, view: View, silent_s: float) -> View:
+    """The message of a job that has trained and is not heard from, instead of its last one."""
+    if job.state not in RUNS or job.doc.get("up") != job.launch:
+        return {}
+    return {"message": f"not heard from for {silent_s:.0f} s: it may train on, and what is shown is old; {_look(view)}"}
+
+
+def no_answer(view: View, command: str, for_s: float, why: str) -> View:
+    """The message of a job whose sidecar does not answer a command, `start` or `stop`."""
+    return {"message": f"could not be told to {command} for {for_s:.0f} s, and is told again ({why}); {_look(view)}"}
+
+
+def _look(view: View) -> str:
+    pids = [f"{name} (process {view[pid]})" for name in ("sidecar", "shim") if view.get(pid := f"{name}_pid")]
+    return f"look whether its {' or '.join(pids) or 'sidecar or shim'} is stopped, or its machine overloaded"
+
+
+def standstill(job: JobRecord, at: Moment) -> View:
+    """The fields of a job whose training makes no step, or does nothing in a stop: since when, and what to do."""
+    why = resumption.describe_standstill(job, at)
     look, end = f"`reshape logs {job.raw_id}` shows what it wrote last", f"`reshape cancel {job.raw_id}` ends it"
-    return {"stalled": why, "message": f"{why}: it may hang; {look}, {end}", "eta_s": None} if why else {}
+    may = "it may hang, and is not killed, as it may still save" if job.idle_in_stop else "it may hang"
+    return {"stalled": why, "message": f"{why}: {may}; {look}, {end}", "eta_s": None} if why else {}
 
 
 def pause(job: JobRecord, beat: Heartbeat | None, pause_s: float) -> View:

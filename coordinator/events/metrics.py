@@ -143,7 +143,7 @@ class Metrics:
             self._node_use.labels(node, "memory").set(load.memory_use)
         jobs = list(jobs)
         waits = Count(_reason(job) for job in jobs if job.state == s.SUBMITTED)
-        self._stalled.set(sum(bool(job.stalled) for job in jobs))
+        self._stalled.set(sum(bool(job.stalled or job.idle_in_stop) for job in jobs))
         for reason in REASONS:
             self._pending.labels(reason).set(waits[reason])
         for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):

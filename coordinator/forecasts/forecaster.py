@@ -128,7 +128,7 @@ class Forecaster:
         """When the job starts and ends by the newest forecast, as far as that is to come."""
         found, wall = self._expected.get(job.uid, WhenExpected()), self._clock.wall()
         start = found.start if job.state == s.SUBMITTED else None
-        end = None if job.state in s.ENDED or job.held or job.stalled else found.end
+        end = None if job.state in s.ENDED or job.held or job.stalled or job.idle_in_stop else found.end
         return WhenExpected(_to_come(start, wall), _to_come(end, wall))
 
     def present(self) -> Present:

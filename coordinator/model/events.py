@@ -99,13 +99,14 @@ class SavingTold(JobEvent, frozen=True, tag="saving"):
 
 
 class JobStalled(JobEvent, frozen=True, tag="stalled"):
-    """The training lives and makes no step, for far longer than it ever took; nothing is stopped for it."""
+    """The training lives and makes no step, for far longer than it ever took, or does nothing after it was asked to
+    stop; nothing is stopped or killed for it."""
 
     sentence: str
 
 
 class StepsAgain(JobEvent, frozen=True, tag="steps again"):
-    """A training that had stalled makes steps again, or has ended."""
+    """A training that had stalled makes steps again, or does something, or has ended."""
 
 
 class CpuLimited(JobEvent, frozen=True, tag="limited"):

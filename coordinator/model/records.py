@@ -330,13 +330,30 @@ class JobRecord:
     def stalled(self) -> Doc:
         """Since when (seconds since 1970) its training makes no step, and the seconds of a usual one; empty if it does.
 
-        The fields are `since` and `usual_s`.
+        The fields are `since`, `mark` and `usual_s`.
         """
+        return {} if self._stands.get("stopping") else self._stands
+
+    @property
+    def idle_in_stop(self) -> Doc:
+        """Since when its training does nothing though it was asked to stop, as `stalled`; empty if it works or ends."""
+        return self._stands if self._stands.get("stopping") else {}
+
+    @property
+    def _stands(self) -> Doc:
         found = self.doc.get("stalled")
         if not isinstance(found, dict) or found.get("generation") != self.generation or self.state not in RUNS:
             return {}
         known = {field: number(found.get(field)) for field in ("since", "usual_s")}
-        return known if None not in known.values() else {}
+        more = {"mark": found.get("mark"), "stopping": found.get("stopping") is True}
+        return known | more if None not in known.values() else {}
+
+    def stood_s(self, at: Moment) -> float:
+        """Seconds for which its training has made no step, or has done nothing in a stop; 0 if it does."""
+        if not self._stands:
+            return 0.0
+        since = at.marked(self._stands["since"], self._stands["mark"])
+        return max(0.0, at.now - (at.of(self._stands["since"]) if since is None else since))
 
     @property
     def edited(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus
-from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.records import Doc, JobRecord, Moment, number
 from coordinator.model.tables import JobChanges
 from sidecar.protocol import Heartbeat, Lost
 
@@ -197,11 +197,11 @@ def refuse_suspension(job: JobRecord, lasting: bool) -> str:
     return ""
 
 
-def describe_standstill(job: JobRecord, wall: float) -> str:
-    """Return for how long a training has made no step; empty if it makes them. `wall`: seconds since 1970."""
-    if not job.stalled:
-        return ""
-    return f"no step for {max(0.0, wall - job.stalled['since']):.0f} s, usually {job.stalled['usual_s']:.2g} s"
+def describe_standstill(job: JobRecord, at: Moment) -> str:
+    """Return for how long a training has made no step, or has done nothing in a stop; empty if it goes on."""
+    if job.idle_in_stop:
+        return f"does nothing since it was asked to stop, for {job.stood_s(at):.0f} s: no step, no CPU, nothing written"
+    return f"no step for {job.stood_s(at):.0f} s, usually {job.stalled['usual_s']:.2g} s" if job.stalled else ""
 
 
 def describe_hold(job: JobRecord) -> str:

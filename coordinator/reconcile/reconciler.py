@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, ReshapeError, Transient
@@ -50,6 +51,14 @@ UNREACHABLE_BEATS = 4
 STEPS_AT_ONCE = 200  # more steps in a row than any operation needs: a bug
 
 
+class Unanswered(NamedTuple):
+    """A command that a sidecar has not answered."""
+
+    command: str  # stop or start
+    since: float
+    why: str
+
+
 @dataclass
 class _JobTracker:
     """The time of a job's last transition, and the requests made of the platform; not persisted."""
@@ -59,6 +68,7 @@ class _JobTracker:
     launched: set[int] = field(default_factory=set)
     removed: dict[int, str] = field(default_factory=dict)  # and why
     pods: dict[int, int] = field(default_factory=dict)  # requested pods, by launch of a gang
+    unanswered: Unanswered | None = None  # the command that the job waits with
 
 
 class Reconciler:
@@ -107,6 +117,11 @@ class Reconciler:
         """Seconds until the next report of a job's sidecar is overdue; 0 or less if it is, or if none is expected."""
         job = self.cache.job(job_id)
         return self.reports.stale_s(job) if job is not None and job.launch else 0.0
+
+    def unanswered(self, job_id: str) -> Unanswered | None:
+        """The command to a job's sidecar that is sent again until it is answered; None if there is none."""
+        tracker = self._trackers.get(job_id)
+        return None if tracker is None else tracker.unanswered
 
     def _read(self, job_id: str) -> ObservedState | None:
         job = self.cache.job(job_id)
@@ -184,6 +199,7 @@ class Reconciler:
         point = (job.state, job.launch, job.generation, command, asked, over)
         if point != tracker.point:
             tracker.point, tracker.since = point, self.clock.now()
+            tracker.unanswered = None
 
     def _lost(self, job: JobRecord, tracker: _JobTracker) -> bool:
         """True if the present launch had come up (or was to be removed) and certainly no process of it is left."""
@@ -283,6 +299,10 @@ class Reconciler:
         if sent:
             kind = StopSent if isinstance(step, StopTrainer) else StartSent
             self._record(job, kind(step.generation, began))
+        tracker = self._trackers[job.id]
+        silent = next((error for error in failed if isinstance(error, Transient)), None)
+        since = began if tracker.unanswered is None else tracker.unanswered.since
+        tracker.unanswered = None if silent is None else Unanswered(step.name, since, str(silent))
         if failed:
             raise failed[0]
 

@@ -284,7 +284,7 @@ class DecisionLoop:
                     if "lost" in changes:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
                     if "stalled" in changes:
-                        why = resumption.describe_standstill(written, at.wall)
+                        why = resumption.describe_standstill(written, at)
                         self._record(written, JobStalled(why) if why else StepsAgain())
         self._news.clear()
 
@@ -294,7 +294,7 @@ class DecisionLoop:
         beat = (reports := self.telemetry.reports).of(job) if job.state in s.LAUNCHED else None
         if beat is None:
             return {}
-        steps = self.telemetry.steps.changes(job, self.clock.wall())
+        steps = self.telemetry.steps.changes(job, self._moment())
         return resumption.newly_known(job, reports.pods(job), beat) | steps
 
     def _build_snapshot(

@@ -1,5 +1,7 @@
 """Notices trainings that live and make no step any more: in a deadlock, stopped by a signal, waiting for a file system.
 
+Also those that were asked to stop and do nothing: no step, no CPU, nothing read or written, no checkpoint.
+
 Promises: a pause that is not three times as long as the longest one after which the job went on is no standstill, be it
 for an evaluation or a checkpoint, nor is one of fewer than twenty of its usual steps, nor silence of its sidecar, nor
 the life of a job that never told how fast it is. Called by `Telemetry` with each report, by the loop for what to write.
@@ -12,16 +14,18 @@ import threading
 from collections.abc import Container
 from dataclasses import dataclass
 
-from coordinator.model.records import JobRecord, number
+from coordinator.model.records import Doc, JobRecord, Moment, number
 from coordinator.model.tables import JobChanges
-from sidecar.protocol import Heartbeat
+from sidecar.protocol import Checkpoint, Heartbeat
 
 USUAL_STEPS = 20  # of the job's usual ones: fewer are no standstill
 LONGEST_PAUSES = 3.0  # of the longest pause that the job has shown
 SILENT_BEATS = 4  # intervals without a report after which nobody knows what a job did meanwhile
+IDLE_CORES = 0.05  # a process that waits may look around now and then
 WORTH_KEEPING = 1.25  # by how much a pause must exceed the one that is stored
 
 _Step = tuple[float | None, float | None, int]  # when the trainer was spawned, its newest step, iterations done
+_Saved = tuple[Checkpoint | None, Checkpoint | None, float | None]  # on the disk, in memory, when
 
 
 @dataclass
@@ -32,6 +36,8 @@ class _Watched:
     longest_s: float  # pause after which it went on
     generation: int = 0
     trains: bool = False
+    stops: bool = False  # was asked to stop, and lives
+    saved: _Saved | None = None
     usual_s: float | None = None  # for a step
 
 
@@ -57,27 +63,32 @@ class StepWatch:
             for job_id in [job_id for job_id in self._watched if job_id not in jobs]:
                 del self._watched[job_id]
 
-    def heard(self, job: JobRecord, beat: Heartbeat, now: float, wall: float) -> None:
-        """Take a report. `now` and `wall`: its time on the coordinator's two clocks."""
-        progress = beat.progress
+    def heard(self, job: JobRecord, beat: Heartbeat, at: Moment) -> None:
+        """Take a report. `at`: when it came."""
+        progress, now = beat.progress, at.now
         newest = (beat.shim.spawn_at, progress.last_step_at, progress.iterations)
         with self._lock:
             watched = self._watched.get(job.id)
             if watched is None:
-                stood_s = max(0.0, wall - float(job.stalled["since"])) if job.stalled else 0.0
                 longest_s = number(job.doc.get("pause_s")) or 0.0
-                watched = self._watched[job.id] = _Watched(newest, now - stood_s, now, longest_s)
+                watched = self._watched[job.id] = _Watched(newest, now - job.stood_s(at), now, longest_s)
+                watched.stops = bool(job.idle_in_stop)
+                watched.saved = _saved(beat)
             silent, trains = now - watched.heard > self._silent_s, beat.shim.trainer == "running"
+            idle = (
+                beat.shim.trainer == "stopping" and watched.stops and not _works(beat) and _saved(beat) == watched.saved
+            )
             if newest != watched.newest:
                 if watched.trains and not silent:
                     watched.longest_s = max(watched.longest_s, now - watched.since)
                 watched.newest, watched.since = newest, now
-            elif silent or not trains:
+            elif silent or not (trains or idle):
                 watched.since = now
             watched.heard, watched.trains, watched.generation = now, trains, beat.shim.generation
+            watched.stops, watched.saved = beat.shim.trainer == "stopping", _saved(beat)
             watched.usual_s = progress.seconds_per_iteration or watched.usual_s
 
-    def changes(self, job: JobRecord, wall: float) -> JobChanges:
+    def changes(self, job: JobRecord, at: Moment) -> JobChanges:
         """Fields to write if it is known now that the job stands still, goes on, or may pause for longer."""
         with self._lock:
             watched = self._watched.get(job.id)
@@ -85,10 +96,14 @@ class StepWatch:
                 return {}
             found: JobChanges = {}
             stood_s, known = watched.heard - watched.since, job.doc.get("stalled")
+            since = at.wall - stood_s
+            told: Doc = {"since": since, "mark": at.mark(since), "usual_s": watched.usual_s or 0.0}
             if watched.trains and watched.usual_s is not None and stood_s > self._limit_s(watched, watched.usual_s):
                 if not job.stalled:
-                    since = {"since": wall - stood_s, "usual_s": watched.usual_s, "generation": watched.generation}
-                    found["stalled"] = since
+                    found["stalled"] = {**told, "generation": watched.generation}
+            elif watched.stops and stood_s > self._least_s:
+                if not job.idle_in_stop:
+                    found["stalled"] = {**told, "generation": job.generation, "stopping": True}
             elif known is not None:
                 found["stalled"] = None
             if watched.longest_s > max(self._least_s / 4, WORTH_KEEPING * (number(job.doc.get("pause_s")) or 0.0)):
@@ -97,3 +112,13 @@ class StepWatch:
 
     def _limit_s(self, watched: _Watched, usual_s: float) -> float:
         return max(self._least_s, USUAL_STEPS * usual_s, LONGEST_PAUSES * watched.longest_s)
+
+
+def _saved(beat: Heartbeat) -> _Saved:
+    return beat.checkpoint, beat.shim.in_memory, beat.checkpoint_at
+
+
+def _works(beat: Heartbeat) -> bool:
+    """True if a training uses CPU or a disk, or if that is not known."""
+    use = beat.usage
+    return use.cpu_cores is None or use.cpu_cores > IDLE_CORES or bool(use.block_io)

@@ -83,9 +83,10 @@ def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
 
     `said`: sentences of its decisions, not to be repeated.
     """
-    why = str(view.get("message") if view.get("starts_if") else view.get("left_alone") or "")
+    waits = view.get("starts_if") or view.get("reshape")  # then its message says for what
+    why = str(view.get("message") if waits else view.get("left_alone") or "")
     facts = {
-        "stands still": view.get("stalled"), "reshape": view.get("pause"),
+        "stands still": None if waits else view.get("stalled"), "reshape": view.get("pause"),
         "expected start": starts(view, local_time, now), "deadline": missed(view), "use": words.measured_use(view),
     }  # fmt: skip
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []

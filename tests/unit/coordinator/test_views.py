@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from coordinator.api import views
 from coordinator.api.views import gpu_view, job_view, pause, pods_view
 from coordinator.dashboard import words
 from coordinator.dashboard.words import facts
@@ -13,6 +14,8 @@ from coordinator.model.records import GpuRecord
 from coordinator.telemetry.heartbeats import heartbeat_row
 from reshape.output import render
 from sidecar.protocol import GpuReading
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import World
 from tests.unit.coordinator.situations import job, mine, seen
 
 
@@ -153,3 +156,36 @@ def test_each_pod_of_a_gang_is_shown_with_its_gpus_and_what_its_trainer_does() -
     ]
     assert pods_view(job(s.RUNNING, "a", "b"), {0: seen()}, gpus) == []
     assert pods_view(job(s.SUBMITTED, gpus_per_pod=2), {}, gpus) == []
+
+
+def test_a_training_that_is_not_heard_from_says_for_how_long_and_where_to_look() -> None:
+    trains = job(s.RUNNING, "a")
+    view = job_view(trains, seen(), {}, emulated=False)
+    assert views.no_report(trains, view, 13.4) == {
+        "message": "not heard from for 13 s: it may train on, and what is shown is old; look whether its sidecar "
+        "(process 3) or shim (process 2) is stopped, or its machine overloaded"
+    }
+    for other in (job(s.RUNNING, "a", up=None), job(s.INITIALIZING, "a"), job(s.SUBMITTED), job(s.COMPLETED)):
+        assert views.no_report(other, view, 13.4) == {}, "a report is not expected, or another message says more"
+
+
+def test_a_command_that_is_not_answered_says_for_how_long_and_why() -> None:
+    message = views.no_answer({}, "stop", 7.0, "the shim did not answer within 5 s; is it stopped?")["message"]
+    assert message == (
+        "could not be told to stop for 7 s, and is told again (the shim did not answer within 5 s; is it stopped?); "
+        "look whether its sidecar or shim is stopped, or its machine overloaded"
+    )
+
+
+def test_a_suspension_that_the_sidecar_does_not_answer_is_shown_until_it_does() -> None:
+    w = World()
+    w.submit("one", [1], Behaviour(iterations=10_000))
+    w.run(lambda w: w.states()["one"] == s.RUNNING)
+    w.machines.of("one").partitioned = True
+    w.c.api.suspend("one")
+    w.pass_time(3.0)
+    said = w.c.api.job("one")["message"]
+    assert said.startswith("could not be told to stop for ") and "does not answer" in said
+    w.machines.of("one").partitioned = False
+    w.run(lambda w: w.states()["one"] == s.SUBMITTED)
+    assert "could not be told" not in w.c.api.job("one")["message"]

@@ -432,3 +432,10 @@ def test_when_a_job_starts_and_ends_is_said_in_the_same_words_everywhere() -> No
     soon = {"ends_between": [NOON, NOON + 50]}
     assert "within 50s" in job_table.table([soon], NOON), "it may end at any moment"
     assert words.facts({"eta_s": 90.0}, moment, NOON)["ends"] == "in 1 min 30 s", "where there is no forecast yet"
+
+
+def test_explain_says_what_a_job_that_is_being_stopped_waits_for() -> None:
+    view = {"message": "could not be told to stop for 7 s", "reshape": {"kind": "requeue"}, "stalled": None}
+    assert render.present(view) == "Now: could not be told to stop for 7 s"
+    hangs = {**view, "message": "does nothing for 9 s: it may hang", "stalled": "does nothing for 9 s"}
+    assert render.present(hangs) == "Now: does nothing for 9 s: it may hang", "and says it once"
