@@ -104,6 +104,7 @@ class Coordinator:
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
             forecaster=self.forecaster, event_log=self.event_log, metrics=self.metrics, read_store=self.look,
             notify=self._notify, trouble=lambda: self.trouble, unanswered=self.reconciler.unanswered,
+            succeeded=self.succeeded.is_set,
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> JobRow:

@@ -79,11 +79,12 @@ class ApiService(PageReads):
         notify: Callable[[str | None], None],
         trouble: Callable[[], str],
         unanswered: Callable[[str], Unanswered | None],
+        succeeded: Callable[[], bool],
     ) -> None:
         """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job.
 
         `trouble` returns why the coordinator does not work, as a sentence; empty if it does. `unanswered` returns the
-        command to a job's sidecar that is sent again until it is answered.
+        command to a job's sidecar that is sent again until it is answered; `succeeded`, whether another one acts now.
         """
         super().__init__()
         self._store, self._platform, self._clock = store, platform, clock
@@ -102,6 +103,7 @@ class ApiService(PageReads):
             master_key,
             agent_key,
             self.acts,
+            succeeded,
             notify,
             loop.node_load_of,
             self._operator.request,

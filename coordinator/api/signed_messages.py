@@ -46,11 +46,13 @@ class SignedMessages:
         master_key: bytes,
         agent_key: bytes,
         leads: Callable[[], bool],
+        succeeded: Callable[[], bool],
         notify: Callable[[str | None], None],
         node_load: Callable[[str], NodeLoad | None],
         request: Callable[[str, int | None, str | None, bool], dict[str, Any]],
     ) -> None:
-        """`notify` wakes the loop, and the reconciler for a job; `node_load` is of the last turn.
+        """`notify` wakes the loop, and the reconciler for a job; `node_load` is of the last turn. `succeeded` is true
+        once another coordinator acts.
 
         `request` carries out an operator's request and returns its decision id.
         """
@@ -63,6 +65,7 @@ class SignedMessages:
         )
         self._master_key, self._agent_key, self._leads, self._notify = master_key, agent_key, leads, notify
         self._node_load, self._request = node_load, request
+        self._succeeded = succeeded
         self._request_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
@@ -71,11 +74,12 @@ class SignedMessages:
         beat = _decode(raw, HEARTBEAT)
         if beat.job_id != job_id or beat.launch != launch:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
-        if not self._leads():
+        acts = self._leads()
+        if not acts and not self._may_hear(job, beat):
             raise Transient("This coordinator does not act now.")
         if self._cache.read_number is None:  # the row that was found may be damaged, which only a reading repairs
             raise Transient("This coordinator has not read its store yet; try again.")
-        known = self._hear(job, beat)
+        known = self._hear(job, beat) if acts else self._hear_only(job, beat)
         config, (limit, limit_s) = self._config, job.limit_left(self._clock.wall())
         reply = msgspec.json.encode(
             HeartbeatReply(
@@ -89,6 +93,23 @@ class SignedMessages:
             )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _may_hear(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """True if a report may be taken though the term is over, as on a full disk, so that what is shown is true.
+
+        Only where no lease ends a training: the answer then renews nothing that another coordinator could wait for.
+        The end of a training is for one that acts: this one forgets all reports once it does again.
+        """
+        lives = beat.shim.trainer in ("running", "stopping") and not beat.shim.ending
+        present = beat.launch == job.launch and not job.doc.get("closed") and not self._cache.is_set_aside(job.id)
+        return not self._config.fences and not self._succeeded() and lives and present
+
+    def _hear_only(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep a heartbeat without a term. The launch goes on: one that does not act ends none."""
+        self._metrics.heartbeat()
+        self._telemetry.take(job, beat)
+        self._telemetry.learn(job, beat)
+        return True
 
     def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; returns whether its launch shall go on. A job that is set aside keeps its lease only."""
