@@ -10,17 +10,19 @@ Python 3.8.
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
-import opcode
 import sys
+import sysconfig
 from collections.abc import Callable
-from types import FrameType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from reshape_hooks.library_code import is_library
 
-BEGINS_HANDLER = opcode.opmap.get("PUSH_EXC_INFO", -1)  # before it `sys.exc_info` does not know of it, from 3.11 on
+COMMANDS = Path(sysconfig.get_path("scripts")).resolve()  # of installed packages
 TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
 
 
@@ -78,17 +80,48 @@ class Raised:
 
 
 def _is_scripts(frame: FrameType) -> bool:
-    return not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+    module = frame.f_globals.get("__name__", "")
+    return not is_library(frame.f_code.co_filename, module) or module.partition(".")[0] in _program()
+
+
+@functools.lru_cache(1)
+def _program() -> tuple[str, ...]:
+    """Return the package that this process runs, where that is installed: by `python -m`, or by its own command."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return "__main__", spec.name.partition(".")[0]
+    if Path(getattr(main, "__file__", "")).resolve().parent != COMMANDS:
+        return ()
+    called = (getattr(one, "__module__", None) for one in vars(main).values() if callable(one))
+    return tuple({name.partition(".")[0] for name in called if name})
 
 
 def _is_handled(frame: FrameType) -> bool:
     """True in each `except`, `finally` and `with` that what was raised passes through."""
-    if frame.f_code.co_code[frame.f_lasti] == BEGINS_HANDLER:
+    if frame.f_lasti in _handlers(frame.f_code):
         return True
     one = sys.exc_info()[1]
     while one is not None and not isinstance(one, SavedAndStopped):
         one = one.__context__
     return one is not None
+
+
+@functools.lru_cache(256)
+def _handlers(code: CodeType) -> frozenset[int]:
+    """Return which instructions of handlers run before `sys.exc_info` knows the exception; none before Python 3.11.
+
+    A handler begins with PUSH_EXC_INFO, but for that of a comprehension, from 3.12 on, which only ends with RERAISE.
+    """
+    table = getattr(dis, "_parse_exception_table", lambda _: ())(code)
+    found = set()
+    for at in (one.target for one in table):
+        while at < len(code.co_code):
+            found.add(at)
+            if dis.opname[code.co_code[at]] in ("PUSH_EXC_INFO", "CLEANUP_THROW", "RERAISE"):
+                break
+            at += 2
+    return frozenset(found)
 
 
 def _tidies(frame: FrameType, was: int) -> bool:

@@ -174,6 +174,15 @@ finally:
     print("tidied twice")
 """,
 }
+INSTALLED = """
+from reshape_hooks import plain, sure_end
+def main(name):
+    try:
+        raise sure_end.see_through(143, plain.warn).to_raise()
+    except BaseException:
+        print("stopped", name)
+    print("went on")
+"""
 ENDS_BY_ITSELF = """
 class Logger:
     def __enter__(self):
@@ -297,6 +306,36 @@ def test_a_library_that_catches_the_end_goes_on(tmp_path: Path) -> None:
     (packages / "tries.py").write_text(TRIES_AGAIN)
     done = ended(tmp_path, "import tries\ntries.call(leave)\nprint('went on')")
     assert done.stdout == "the library goes on\nthe script's own handler\n"
+    assert done.stderr == ""
+
+
+def test_a_script_that_is_installed_does_not_go_on_either(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "project"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(
+        "import sys\nfrom project.training import main\nmain(sys.argv[1])\nprint('went on')\n"
+    )
+    (package / "training.py").write_text(INSTALLED)
+    run = (
+        "sys.argv = ['project', 'one']\nimport runpy\nrunpy.run_module('project', run_name='__main__', alter_sys=True)"
+    )
+    done = ended(tmp_path, run)
+    assert done.stdout == "stopped one\nthe script's own handler\n"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "[leave() for _ in (1,)]",
+        "{one: leave() for one in (1,)}",
+        "next(leave() for _ in (1,))",
+        "list(map(lambda _: leave(), (1,)))",
+    ],
+)
+def test_a_comprehension_catches_nothing(tmp_path: Path, inside: str) -> None:
+    script = f"def main():\n    try:\n        losses = {inside}\n    finally:\n        print('tidied')\nmain()"
+    done = ended(tmp_path, script)
+    assert done.stdout == "tidied\nthe script's own handler\n"
     assert done.stderr == ""
 
 
