@@ -52,7 +52,7 @@ class SureEnd:
         self.code = code
         self.warn = warn
         self.raised: Raised | None = None
-        self.asked: set[int] = set()  # processes that were sent SIGTERM
+        self.asked: dict[int, float] = {}  # processes that were sent SIGTERM, and when
         self.exits = False  # Python has begun to call what is registered by `atexit`
         atexit.register(self._note_exit)
         self.left = threading.Event()
@@ -101,13 +101,14 @@ class SureEnd:
         os._exit(1 if hasattr(sys, "last_value") else self.code)  # of a traceback that was printed
 
     def _end_processes(self) -> None:
-        """End what Python would wait for as it ends; SIGKILL for what a first SIGTERM has not ended."""
+        """End what Python would wait for as it ends; SIGKILL for what SIGTERM has not ended in QUIET_S."""
         for one in _processes():
             if one.pid not in self.asked:
+                self.asked[one.pid] = time.monotonic()
                 self.warn(f"{SAVED}ends without what only waits: {one.name}")
+            late = time.monotonic() > self.asked[one.pid] + QUIET_S
             with contextlib.suppress(OSError):
-                os.kill(one.pid, signal.SIGKILL if one.pid in self.asked else signal.SIGTERM)
-            self.asked.add(one.pid)
+                os.kill(one.pid, signal.SIGKILL if late else signal.SIGTERM)
 
     def _note_exit(self) -> None:
         self.exits = True
@@ -194,7 +195,7 @@ def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
         cpu_s += done.cpu_s - earlier.cpu_s
         moved_bytes += done.moved_bytes - earlier.moved_bytes
     busy = cpu_s > BUSY_CPU * LOOK_S or moved_bytes > BUSY_BYTES * LOOK_S
-    return busy or any(map(_waits_for_disk, now)) or _sends(now)
+    return busy or any(map(_waits_for_disk, now)) or _sends(now) or _trains(now)
 
 
 def _family() -> Iterator[tuple[int, float]]:
@@ -229,6 +230,14 @@ def _waits_for_disk(pid: int) -> bool:
         except (OSError, IndexError):
             continue
     return False
+
+
+def _trains(pids: Iterable[int]) -> bool:
+    """True if one of these trains itself: it has announced that it saves when asked, however long that takes."""
+    announced = b""
+    with contextlib.suppress(OSError):
+        announced = Path(os.environ.get("RESHAPE_ANNOUNCE", "")).read_bytes()
+    return any(b" %d@" % pid in announced for pid in pids if pid != os.getpid())
 
 
 def _sends(pids: Iterable[int]) -> bool:

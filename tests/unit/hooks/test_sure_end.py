@@ -237,6 +237,23 @@ def test_what_waits_does_not_keep_a_process_that_has_saved(tmp_path: Path, start
     assert said.count("\n") == 1
 
 
+def test_a_training_in_another_process_is_waited_for(tmp_path: Path) -> None:
+    script = """
+import os
+os.environ["RESHAPE_ANNOUNCE"] = "announce"
+def train():
+    with open("announce", "a") as file:
+        file.write(f"SIGUSR1 143 {plain.this_process()}\\n")
+    time.sleep(4)
+    open("announce", "w").close()
+    open("late", "w").write("saved")
+fork.Process(target=train).start()
+leave()
+"""
+    assert ended(tmp_path, script).stderr == ""
+    assert (tmp_path / "late").read_text() == "saved"
+
+
 def test_a_script_that_ends_by_itself_after_a_save_is_seen_through(tmp_path: Path) -> None:
     script = (
         WAITS["an event"]
