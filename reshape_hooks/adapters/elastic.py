@@ -27,6 +27,7 @@ from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.script_frames import Object
+from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
 from reshape_hooks.files import replay
@@ -248,10 +249,17 @@ class Elastic:
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
-        found = [] if self._resumed or self._step > 1 else iterators()
-        if found:
+        if self._resumed or self._step > 1:
+            return
+        if found := iterators():
             source = f"the place of {', '.join(found)} is not found again: let state.batches(...) draw from its source"
             raise _refused(session.LeftAlone(source))
+        if found := read_beside_ours():
+            begins_anew = (
+                f"after a stop {', '.join(found)} around its loop would begin anew with what is read beside the loop: "
+                "let state.batches(...) draw both, or choose the other one by the number of the step"
+            )
+            raise _refused(session.LeftAlone(begins_anew))
 
     def _done(self) -> None:
         self._step += 1

@@ -776,10 +776,11 @@ def _has_place(value: Any, kinds: tuple[type, ...]) -> bool:
     """True of an iterator, or a file that is read, unless it goes through one of ours."""
     if isinstance(value, io.IOBase):
         return value is not sys.stdin and not value.closed and value.readable() and not value.writable()
-    return isinstance(value, kinds) and not any(map(_is_ours, [value, *gc.get_referents(value)]))
+    return isinstance(value, kinds) and not any(map(is_ours, [value, *gc.get_referents(value)]))
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
+    """True of a generator of ours, such as that of a loop."""
     frame = getattr(value, "gi_frame", None)
     return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}.")
 

@@ -447,12 +447,55 @@ main()
 def test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_stop(
     tmp_path: Path, script: str, name: str
 ) -> None:
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
-    argv = [sys.executable, "-c", BEGIN + script]
-    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    ended = ends(tmp_path, script)
     assert ended.returncode == 1
     assert f"because the place of {name} is not found again: let state.batches(...) draw" in ended.stderr
     assert len(steps(ended.stdout.splitlines())) <= 1
+
+
+SIDE_BY_SIDE = """
+import itertools
+def shown(loop):
+    for one in loop:
+        yield one
+for step in {loop}:
+    work(step)
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "zip(state.steps(6), range(6))",
+        "zip(itertools.count(), state.steps(6))",
+        "zip(shown(state.steps(6)), [1, 2, 3, 4, 5, 6])",
+        "shown(zip(state.steps(6), range(6)))",
+        "itertools.zip_longest(state.steps(6), range(6))",
+        "map(lambda step, other: step, state.steps(6), range(6))",
+        "itertools.islice(state.steps(6), 3)",
+    ],
+)
+def test_a_loop_that_is_read_beside_another_iterator_is_refused_before_the_first_stop(
+    tmp_path: Path, loop: str
+) -> None:
+    ended = ends(tmp_path, SIDE_BY_SIDE.replace("{loop}", loop))
+    assert ended.returncode == 1
+    assert "around its loop would begin anew with what is read beside the loop" in ended.stderr
+    assert len(steps(ended.stdout.splitlines())) <= 1
+
+
+@pytest.mark.parametrize(
+    "loop", ["shown(state.steps(6))", "map(int, state.steps(6))", "(one for one, _ in enumerate(state.steps(6)))"]
+)
+def test_what_only_shows_or_changes_what_a_loop_gives_is_not(tmp_path: Path, loop: str) -> None:
+    ended = ends(tmp_path, SIDE_BY_SIDE.replace("{loop}", loop))
+    assert ended.returncode == 0, ended.stderr
+
+
+def ends(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(folder / "saved")}
+    argv = [sys.executable, "-c", BEGIN + script]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
 def test_an_iterator_that_is_asked_no_more_is_no_reason_to_leave_it_alone(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Finds what a script reads in step with a loop of ours, as `zip(state.batches(loader), others)` does.
+
+After a stop our loop goes on where it was, while the other iterator begins anew: labels would come with the features of
+other samples. Called by `elastic` in a first step; the standard library, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from reshape_hooks.adapters.variables import is_ours
+
+PAIRS = (zip, itertools.zip_longest, map)  # read several iterators in step
+PARTS = (*PAIRS, itertools.islice)  # count by themselves, or read others
+DEPTH = 4  # of what is wrapped around our loop, such as tqdm
+
+
+def read_beside_ours() -> list[str]:
+    """Return the names of the calls that read another iterator in step with ours, or count its steps."""
+    found = {type(one).__name__ for one in gc.get_objects() if isinstance(one, PARTS) and _begins_anew(one)}
+    return sorted(found)
+
+
+def _begins_anew(one: Any) -> bool:
+    members = list(_members(one))
+    ours = [member for member in members if _leads_to_ours(member, DEPTH)]
+    others = [member for member in members if not isinstance(member, itertools.repeat)]
+    return bool(ours) and (len(others) > len(ours) or type(one) not in PAIRS)
+
+
+def _members(one: Any) -> Iterator[Any]:
+    """Yield the iterators that one of PARTS reads."""
+    for part in gc.get_referents(one):
+        yield from (inner for inner in (part if isinstance(part, tuple) else (part,)) if hasattr(inner, "__next__"))
+
+
+def _leads_to_ours(one: Any, depth: int) -> bool:
+    """True of a loop of ours, and of what shows or counts it, such as a bar."""
+    if is_ours(one):
+        return True
+    if not depth:
+        return False
+    inside = list(getattr(one, "__dict__", {}).values()) if hasattr(type(one), "__iter__") else []
+    frame = getattr(one, "gi_frame", None)
+    inside += frame.f_locals.values() if frame is not None else []
+    inside += _members(one) if isinstance(one, (*PARTS, enumerate)) else []
+    return any(_leads_to_ours(part, depth - 1) for part in inside if hasattr(type(part), "__iter__"))
