@@ -19,6 +19,7 @@ import decimal
 import dis
 import enum
 import fractions
+import functools
 import gc
 import hashlib
 import importlib
@@ -29,13 +30,14 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, GeneratorType, MemberDescriptorType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.script_frames import Frame, Object, frames, is_own
+from reshape_hooks.library_code import is_library
 
 MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
@@ -315,6 +317,8 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return of_jax
     if _is_named_tuple(value):
         return _pack_named_tuple(value, packing)
+    if kind is FunctionType or isinstance(value, type):
+        return _pack_definition(value, packing)
     flat = _pack_buffer(value) or _pack_array(value, packing)
     return flat or _pack_generator(value) or _pack_object(value, packing)
 
@@ -446,6 +450,37 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     if held is AS_IT_IS:
         return AS_IT_IS
     return Packed("own", (attributes, held), (kind.__module__, kind.__qualname__))
+
+
+def _pack_definition(value: Any, packing: Packing) -> Packed:
+    """Return what a function or class of the script keeps from one call to the next; AS_IT_IS where that is nothing."""
+    values = _kept_by_definition(value)
+    packed = {name: pack(one, packing) for name, one in values.items()}
+    if all(one is AS_IT_IS for one in packed.values()):
+        return AS_IT_IS
+    packing.take(1 + len(values))
+    return Packed("definition", packed, (value.__module__, value.__qualname__))
+
+
+def _kept_by_definition(value: Any) -> dict[tuple[str, str], Any]:
+    """Return variables of functions around it, attributes, and defaults of arguments; of a class, its attributes."""
+    if isinstance(value, type):
+        if not is_own(value) or isinstance(value, enum.EnumMeta):
+            return {}
+        own = {name: one for name, one in vars(value).items() if not name.startswith("__") and not _is_method(one)}
+        return {("attribute", name): one for name, one in own.items()}
+    if is_library(value.__code__.co_filename, value.__module__ or ""):
+        return {}
+    found = {("attribute", name): one for name, one in vars(value).items() if not name.startswith("__")}
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found["cell", name] = cell.cell_contents
+    found.update({("default", str(number)): one for number, one in enumerate(value.__defaults__ or ())})
+    return found
+
+
+def _is_method(value: Any) -> bool:
+    return callable(value) or hasattr(value, "__get__")
 
 
 def _is_plain(value: Any) -> bool:
@@ -715,6 +750,22 @@ def _unpack_own(packed: Packed, is_there: Any) -> Any:
     return _unpack_object(Packed("object", attributes, packed.more), is_there)
 
 
+def _unpack_definition(packed: Packed, is_there: Any) -> Any:
+    if (getattr(is_there, "__module__", ""), getattr(is_there, "__qualname__", "")) != packed.more:
+        return is_there
+    old = _kept_by_definition(is_there)
+    for (place, name), one in packed.value.items():
+        value = unpack(one, old.get((place, name), MISSING))  # a default is changed in place
+        if value is MISSING or value is old.get((place, name)):
+            continue
+        if place == "attribute":
+            setattr(is_there, name, value)
+        elif place == "cell":
+            cells = dict(zip(is_there.__code__.co_freevars, is_there.__closure__ or ()))
+            cells[name].cell_contents = value
+    return is_there
+
+
 def _unpack_attributes(packed: Packed, is_there: Any) -> Any:
     if is_there is not MISSING:
         for name, one in packed.value.items():
@@ -750,6 +801,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "torch.Generator": _unpack_torch_generator,
     "object": _unpack_object,
     "own": _unpack_own,
+    "definition": _unpack_definition,
     "attributes": _unpack_attributes,
     "module": _unpack_module,
     "pickled": _unpack_pickled,
@@ -766,6 +818,10 @@ def iterators() -> list[str]:
             held = {name: value}
             if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
                 held.update({f"{name}.{inner}": one for inner, one in vars(value).items()})
+            elif type(value) is FunctionType or isinstance(value, type):
+                held.update({f"{name}.{inner}": one for (_, inner), one in _kept_by_definition(value).items()})
+            elif isinstance(value, functools.partial):
+                held.update({f"{name}.args": one for one in value.args})
             asked = [one for one in held if _has_place(held[one], kinds)]
             if asked and is_read(frame.frame, name):
                 found += asked

@@ -401,6 +401,58 @@ print('end', average, best, numbers.random(), old.rand(), data.numbers is number
     assert run(tmp_path / "parts", script, 2)[-2:] == whole[-2:]
 
 
+DEFINITIONS = """
+def made():
+    calls, seen = 0, []
+    def of_closure():
+        nonlocal calls
+        calls += 1
+        seen.append(calls)
+        return calls, sum(seen)
+    return of_closure
+of_closure = made()
+def of_attribute():
+    of_attribute.calls += 1
+    return of_attribute.calls
+of_attribute.calls = 0
+def of_default(seen=[]):
+    seen.append(1)
+    return len(seen)
+class Annealed:
+    value = 1.0
+    history = []
+    @classmethod
+    def step(cls):
+        cls.value *= 0.9
+        cls.history.append(cls.value)
+        return sum(cls.history)
+class Colour(enum.Enum):
+    RED = 1
+def decorated(function):
+    calls = []
+    @functools.wraps(function)
+    def inner():
+        calls.append(1)
+        return len(calls), function()
+    return inner
+@decorated
+def of_decorated():
+    return Colour.RED
+for step in state.steps(6):
+    work(step)
+    values = of_closure(), of_attribute(), of_default(), Annealed.step(), of_decorated()
+print('end', *values)
+"""
+
+
+def test_what_functions_and_classes_keep_between_their_calls_goes_on(tmp_path: Path) -> None:
+    script = "import enum, functools\n" + DEFINITIONS
+    whole = run(tmp_path / "whole", script, 1)
+    assert run(tmp_path / "parts", script, 1, stop=3)[-1] == "143"
+    assert run(tmp_path / "parts", script, 2, stop=5)[-1] == "143"
+    assert run(tmp_path / "parts", script, 3)[-2:] == whole[-2:]
+
+
 DRAWS = """
 source = iter(range(100))
 for step in state.steps(6):
@@ -439,10 +491,41 @@ main()
 """
 
 
+IN_A_CLOSURE = """
+def made(source):
+    return lambda: next(source)
+draw = made(iter(range(100)))
+for step in state.steps(6):
+    drawn["numbers"].append(draw())
+    work(step)
+"""
+IN_A_CLASS = """
+class Names:
+    numbers = iter(range(100))
+for step in state.steps(6):
+    drawn["numbers"].append(next(Names.numbers))
+    work(step)
+"""
+PARTIAL = """
+import functools
+draw = functools.partial(next, iter(range(100)))
+for step in state.steps(6):
+    drawn["numbers"].append(draw())
+    work(step)
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "name"),
-    [(DRAWS, "source"), (IN_A_FUNCTION, "batches.left"), (READS, "lines")],
-    ids=["variable", "attribute", "file"],
+    [
+        (DRAWS, "source"),
+        (IN_A_FUNCTION, "batches.left"),
+        (READS, "lines"),
+        (IN_A_CLOSURE, "draw.source"),
+        (IN_A_CLASS, "Names.numbers"),
+        (PARTIAL, "draw.args"),
+    ],
+    ids=["variable", "attribute", "file", "closure", "class", "partial"],
 )
 def test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_stop(
     tmp_path: Path, script: str, name: str
