@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import places
+from reshape_hooks.adapters.script_frames import Frame, places
 
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Holder, Key, Place
@@ -68,7 +68,8 @@ AGO: dict[str, Callable[[Any], float | None]] = {
     "monotonic_ns": _of_integers(lambda: time.monotonic_ns()),
     "datetime": _of_dates,
 }
-LOOKS_AHEAD = ("time", "datetime")  # by whose size alone a value is known as a time
+LOOKS_AHEAD = ("time", "datetime")  # of which a script may wait for a time
+LARGE = (*LOOKS_AHEAD, "time_ns")  # by whose size alone a value is known as a time
 
 
 class ClockReadings:
@@ -81,6 +82,9 @@ class ClockReadings:
         self._holders = holders
         self._saved = {(key, place): (clock, ago_s, value) for key, place, clock, ago_s, value in saved}
         self._clocks: dict[tuple[Key, Place], str] = {}
+        self._readings: dict[tuple[Key, Place], Any] = {}  # as they were at the last look
+        self._met: set[tuple[Key, Place]] = set()  # what was there when the loop began
+        self._looked_at = 0.0
         self._first = True  # nothing was saved yet: callbacks may have read a clock since the loop began
         self._earlier: dict[tuple[Key, Place], Any] = {}  # what was set again: it may be older than this process
 
@@ -95,19 +99,22 @@ class ClockReadings:
     def begin(self) -> None:
         """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
         age_s = _age_s()
+        self._looked_at = time.monotonic()
         for holder in self._holders():
             for place, value in places(holder):
                 at = holder.key, place
+                self._met.add(at)
                 if at in self._saved:
                     clock, ago_s, _ = self._saved.pop(at)
                     self._set(holder, place, clock, ago_s, value)
                 else:
                     self._note(at, value, age_s)
 
-    def _note(self, at: tuple[Key, Place], value: Any, age_s: float) -> None:
-        """Remember by which clock this value was read since the process began, if by one."""
-        if at not in self._clocks and (clock := _clock_of(value, age_s)):
+    def _note(self, at: tuple[Key, Place], value: Any, within_s: float) -> None:
+        """Remember by which clock this value was read in the last `within_s` seconds, if by one."""
+        if at not in self._clocks and (clock := _clock_of(value, within_s)):
             self._clocks[at] = clock
+            self._readings[at] = value
 
     def _set(self, holder: Holder, place: Place, clock: str, ago_s: float, value: Any) -> None:
         now_ago_s = AGO[clock](value)
@@ -122,21 +129,32 @@ class ClockReadings:
         self._earlier[holder.key, place] = moved
 
     def state(self) -> Saved:
-        """Return the readings as they are now, and those that no loop has come to yet."""
+        """Return the readings as they are now, and those that no loop has come to yet.
+
+        A value that has changed since the last look was read since then. Shortly after its machine was booted a loss
+        may be as large as a reading of the monotonic clock.
+        """
         found = [(*at, *reading) for at, reading in self._saved.items()]
         age_s = _age_s()
         first = self._first
         self._first = False
+        since_look_s = time.monotonic() - self._looked_at
+        self._looked_at = time.monotonic()
         for holder in self._holders():
             for place, value in places(holder):
                 at = holder.key, place
                 if first:
-                    self._note(at, value, age_s)
+                    of_loop = at in self._met or (isinstance(holder, Frame) and len(place) == 1)
+                    self._note(at, value, since_look_s if of_loop else age_s)
                 clock = self._clocks.get(at)
                 if clock is None:
                     continue
                 ago_s = AGO[clock](value)
-                if ago_s is not None and (value == self._earlier.get(at) or _is_of(clock, ago_s, age_s)):
+                if ago_s is None:
+                    continue
+                is_same = value in (self._earlier.get(at), self._readings.get(at))
+                if is_same or _is_of(clock, ago_s, age_s if clock in LARGE else since_look_s):
+                    self._readings[at] = value
                     found.append((*at, clock, ago_s, value))
         return found
 
@@ -146,14 +164,14 @@ def _is_same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
 
 
-def _clock_of(value: Any, age_s: float) -> str:
-    """Return by which clock this value was read since the process began; empty if by none."""
+def _clock_of(value: Any, within_s: float) -> str:
+    """Return by which clock this value was read in the last `within_s` seconds; empty if by none."""
     ago = ((clock, read(value)) for clock, read in AGO.items())
-    return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, age_s)), "")
+    return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, within_s)), "")
 
 
-def _is_of(clock: str, ago_s: float, age_s: float) -> bool:
-    return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= age_s
+def _is_of(clock: str, ago_s: float, within_s: float) -> bool:
+    return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= within_s
 
 
 def _later(value: Any, seconds: float) -> Any:

@@ -735,12 +735,13 @@ BUDGETS = {
     ),
     "a time ahead": ("end = time.time() + 2 * DAY", "time.time() + 2 * DAY - end"),
     "read in the loop": ("last = time.time()", "time.time() - last"),
+    "another clock, read in the loop": ("last = time.monotonic()", "time.monotonic() - last"),
 }  # fmt: skip
 TIMED = """
 for step in state.steps(8):
     work(step)
     passed = PASSED
-    if step in (2, 5) and "last" in globals(): last = time.time()
+    if step in (2, 5) and "last" in globals(): last = time.monotonic() if last < 1e9 else time.time()
 print(passed < 3_600.0, typed)
 """
 
@@ -768,6 +769,30 @@ print(round((time.time() - start) / DAY))
     begin = CLOCKS + old + "start = time.time()" + BEGIN
     assert run(tmp_path, script, 1, stop=1, begin=begin)[-1] == "143"
     assert run(tmp_path, script, 2, begin=begin)[-2:] == ["4", "0"]
+
+
+def test_a_loss_is_no_reading_of_the_clock_of_a_machine_that_was_booted_a_minute_ago(tmp_path: Path) -> None:
+    young = """
+booted_ns = time.monotonic_ns() - (days[0] - 1) * 86_400 * 10**9 - 60 * 10**9
+read_ns = time.monotonic_ns
+time.monotonic_ns = lambda: read_ns() - booted_ns
+time.monotonic = lambda: time.monotonic_ns() / 1e9
+from reshape_hooks.adapters import clock_readings
+clock_readings._age_s = lambda: 40.0
+loss, count = 50.1234567, 50_123_456_789
+"""
+    script = """
+for step in state.steps(6):
+    work(step)
+    loss = loss * 0.99
+    count += 1
+    score = 30.0123456 + step
+print(loss, count, score)
+"""
+    begin = CLOCKS + young + BEGIN
+    whole = run(tmp_path / "whole", script, 1, begin=begin)
+    assert run(tmp_path / "parts", script, 1, stop=3, begin=begin)[-1] == "143"
+    assert run(tmp_path / "parts", script, 2, begin=begin)[-2:] == whole[-2:]
 
 
 def test_a_deadline_that_is_the_same_at_each_start_stays_where_it_is(tmp_path: Path) -> None:
