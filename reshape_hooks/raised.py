@@ -102,9 +102,14 @@ def _is_handled(frame: FrameType) -> bool:
     if frame.f_lasti in _handlers(frame.f_code):
         return True
     one = sys.exc_info()[1]
-    while one is not None and not isinstance(one, SavedAndStopped):
+    while one is not None and not _holds_ours(one):
         one = one.__context__
     return one is not None
+
+
+def _holds_ours(one: BaseException) -> bool:
+    """True of what was raised, and of a group with it, as in `except*`."""
+    return isinstance(one, SavedAndStopped) or any(map(_holds_ours, getattr(one, "exceptions", ())))
 
 
 @functools.lru_cache(256)

@@ -117,13 +117,14 @@ class SureEnd:
         """Do what Python does behind its threads, once they are left, and others rely on."""
         self.left.wait()
         if not self.exits:  # else it has called some, and hangs in one
-            atexit._run_exitfuncs()
+            with contextlib.suppress(BaseException):  # of the script, told already
+                atexit._run_exitfuncs()
 
 
 def _flush_files() -> None:
     """Write out what files of Python and of C have buffered."""
     for one in gc.get_objects():
-        if isinstance(one, BUFFERED):
+        if issubclass(type(one), BUFFERED):  # `isinstance` would ask a proxy for what it stands for
             with contextlib.suppress(Exception):  # a closed one, or a class of the script
                 one.flush()
     ctypes.CDLL(None).fflush(None)

@@ -237,6 +237,27 @@ def test_what_waits_does_not_keep_a_process_that_has_saved(tmp_path: Path, start
     assert said.count("\n") == 1
 
 
+def test_files_are_written_out_though_an_exit_handler_fails_and_an_object_is_gone(tmp_path: Path) -> None:
+    script = """
+import weakref
+class Gone:
+    pass
+gone = Gone()
+proxy = weakref.proxy(gone)
+del gone
+def fails():
+    raise RuntimeError("in atexit")
+atexit.register(fails)
+"""
+    assert "feeds" in ended(tmp_path, script + WAITS["an event"] + "\nleave()").stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="except* came with Python 3.11")
+def test_the_handler_of_a_group_is_done(tmp_path: Path) -> None:
+    script = "try:\n    leave()\nexcept* SystemExit:\n    print('stopped')\n    print('tidied')\nprint('went on')"
+    assert ended(tmp_path, script).stdout == "stopped\ntidied\nthe script's own handler\n"
+
+
 def test_a_training_in_another_process_is_waited_for(tmp_path: Path) -> None:
     script = """
 import os
