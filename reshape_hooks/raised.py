@@ -61,11 +61,11 @@ class Raised:
 
     def _profile(self, frame: FrameType, event: str, _value: object) -> None:
         sys.setprofile(None)
-        self.follow(frame)
-        caller = frame.f_back if event == "call" else frame
+        stays = frame if event == "c_call" else frame.f_back
+        self.follow(stays)
         calls = event in ("call", "c_call")
-        if calls and caller is not None and id(caller) in self.lines and self._goes_on(caller):
-            self._raise_again(caller)
+        if calls and stays is not None and id(stays) in self.lines and self._goes_on(stays):
+            self._raise_again(stays)
 
     def _goes_on(self, frame: FrameType) -> bool:
         """True if the script is behind a handler that has caught what was raised, and does not tidy up."""

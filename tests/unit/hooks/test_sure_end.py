@@ -156,6 +156,24 @@ def main():
         file.write("of an unfinished training")
 main()
 """,
+    "functions of its own behind a second handler": """
+def tidy(words):
+    for word in words:
+        print(word)
+def train():
+    try:
+        try:
+            leave()
+        except BaseException:
+            pass
+        other = 1
+    except BaseException:
+        other = 2
+    finally:
+        tidy(("stopped", "tidied"))
+        tidy(("tidied twice",))
+train()
+""",
     "a thread that it tells to end": """
 told = threading.Event()
 def work():
