@@ -269,7 +269,9 @@ def test_output_is_read_in_pieces_and_from_the_start_of_a_new_file(ground: Groun
     assert platform.output(doc, 4, 100) == (b"456789", 10)
     assert platform.output(doc, 10, 100) == (b"", 10)
     file.write_bytes(b"new")
-    assert platform.output(doc, 10, 100) == (b"new", 3)
+    text, offset = platform.output(doc, 10, 100)
+    assert text.decode() == "\n… the output before this line is gone …\nnew"
+    assert offset == 3
 
 
 def test_a_failing_playbook_reaches_the_user_as_one_sentence(ground: Ground, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from reshape_hooks import early, record
-from sidecar import warm
+from sidecar import leftovers, warm
 from tests.fakes.shim_client import TRAINERS, ShimProcess, marked, running_shim
 from tests.interpreters import python_of
 from tests.patience import eventually
@@ -129,6 +130,8 @@ def test_a_trainer_that_waited_is_like_one_that_was_started_anew(tmp_path, how):
         cold, warm = sides
         for number in range(1, len(ends) + 1):
             anew, waited = generation(cold, number, False), generation(warm, number, True)
+            for side, seen in ((cold, anew), (warm, waited)):
+                assert seen["limits"][resource.RLIMIT_RTTIME].pop(0) == leftovers.mark_of(str(side.folder))
             if number > 1:
                 assert waited["environ"]["RESHAPE_GENERATION"] == str(number)
             assert {key: value for key, value in waited.items() if value != anew[key]} == {}, number
