@@ -51,7 +51,6 @@ class SureEnd:
     def __init__(self, code: int, warn: Callable[[str], object]) -> None:
         self.code = code
         self.warn = warn
-        self.raised: Raised | None = None
         self.asked: dict[int, float] = {}  # processes that were sent SIGTERM, and when
         self.exits = False  # Python has begun to call what is registered by `atexit`
         atexit.register(self._note_exit)
@@ -62,8 +61,7 @@ class SureEnd:
 
     def to_raise(self) -> SystemExit:
         """Return what ends this process, for the caller to raise at once, in the main thread."""
-        self.raised = Raised(self.code, self.warn)
-        self.raised.follow(sys._getframe(1))
+        Raised(self.code, self.warn).follow(sys._getframe(1))
         return SavedAndStopped(self.code)
 
     def _watch(self) -> None:
@@ -85,10 +83,9 @@ class SureEnd:
 
     def _reason_to_end(self, quiet_s: float) -> str:
         """Return why we must end this process now that nothing has worked for so long; empty if we need not."""
-        ends = _python_ends()
-        if ends and quiet_s > QUIET_S and (kept_by := _threads()):
+        if _python_ends() and quiet_s > QUIET_S and (kept_by := _threads()):
             return f"ends without what only waits: {kept_by}"
-        if (ends or self.raised is not None) and quiet_s > STUCK_S:
+        if quiet_s > STUCK_S:
             return f"ends, because it has only waited for {STUCK_S:.0f} s in {_main_stands_in()}"
         return ""
 

@@ -412,9 +412,15 @@ def test_an_exit_with_another_status_keeps_it(tmp_path: Path) -> None:
     [
         ("try:\n    leave()\nfinally:\n    threading.Event().wait()", "handler\n"),
         ("with ThreadPoolExecutor() as pool:\n    pool.submit(threading.Event().wait)\n    leave()", "handler\n"),
+        (
+            "stop = plain.StopFlag('announce')\nsignal.raise_signal(signal.SIGTERM)\n"
+            "plain.Checkpoints('saved', 'job', 1).save(3, {'model': b'weights'}, report=lambda line: None)\n"
+            "try:\n    sys.exit(143)\nfinally:\n    threading.Event().wait()",
+            "handler\n",
+        ),
         ("atexit.register(threading.Event().wait)\nleave()", ""),  # what it keeps from being called is not known
     ],
-    ids=["finally", "with an executor", "atexit"],
+    ids=["finally", "with an executor", "of a script that saves itself", "atexit"],
 )
 def test_an_end_that_hangs_is_cut_short(tmp_path: Path, script: str, says: str) -> None:
     said = ended(tmp_path, script, says=says).stderr
