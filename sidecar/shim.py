@@ -360,6 +360,7 @@ class Shim:
         self.background: set[int] = set()  # those that train on though the command has ended well
         # When they were last seen busy, and the CPU seconds that they had wanted.
         self.used: tuple[float, float] = (0.0, 0.0)
+        self.looked_for_restarts = 0.0
         self.looked_at_end = self.lived_at = 0.0  # of those that have saved and end
         # When they have last shown that they live, and the CPU seconds that they had wanted.
         self.life_at_end: tuple[int, float] = (0, 0.0)
@@ -706,7 +707,7 @@ class Shim:
             self.end_code = -signal.SIGKILL
         for pid, when in held.items():
             if born(pid)[1] == when:
-                send(pid, signal.SIGTERM)  # before it goes on
+                send(pid, signal.SIGKILL if pid in self.killed else signal.SIGTERM)  # before it goes on
                 send(pid, signal.SIGCONT)
 
     def _announcements(self) -> "Iterator[list[bytes]]":
@@ -745,6 +746,7 @@ class Shim:
             self._quit(now + self.launch.grace_s)
         if self.held and not self._still_saving():
             self._let_go()
+        self._ask_restarted(now)
         if self._hangs_at_its_end(now):
             self._quit(now + self.grace_s, in_place=self.in_place)
         answered = self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]
@@ -793,6 +795,25 @@ class Shim:
             self.background.update(rest)
             self.status["trainer_pid"] = min(savers or rest)
         return bool(now < self.used[0] + IDLE_S)
+
+    def _ask_restarted(self, now: float) -> None:
+        """Ask what was started while we wait for others to save, and end the commands that start it again and again.
+
+        They are held until it has saved, so that they start no more.
+        """
+        if not self.status["patient"] or now < self.looked_for_restarts + LOOK_S:
+            return
+        self.looked_for_restarts = now
+        for pid in self._savers() - self.asked:
+            self.saving[pid] = born(pid)[1]
+            self.asked.add(pid)
+            above = born(pid)[0]
+            while above not in (0, os.getpid()) and above not in self.saving:
+                self.held[above] = born(above)[1]
+                self.killed[above] = "a command that started it again"
+                send(above, signal.SIGSTOP)
+                above = born(above)[0]
+            send(pid, signal.SIGTERM)
 
     def _hangs_at_its_end(self, now: float) -> bool:
         """Return whether those that have saved and end hang where no thread of theirs runs, as in the end of a library.

@@ -130,6 +130,33 @@ def test_a_kill_while_it_saves_is_told_though_the_command_around_it_is_ended_by_
         assert not (tmp_path / "went_on").exists()
 
 
+RESTARTS = {
+    "a shell": "trap : TERM; until PYTHON train.py; do sleep 0.1; done",
+    "a script": "exec PYTHON restarts.py",
+}
+RESTART = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+while subprocess.run([sys.executable, "train.py"]).returncode:
+    pass
+"""
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_command_that_starts_its_training_again_is_ended_and_no_step_is_lost(tmp_path, how):
+    (tmp_path / "restarts.py").write_text(RESTART)
+    with training(tmp_path, RESTARTS[how]) as shim:
+        shim.client.start(1, ["A"])
+        until_trained(shim)
+        shim.client.stop(1, grace_s=2.0, wait=True)
+        status = shim.client.wait("exited")
+        assert status["stop_asked"] and "a command that started it again" in status["exit_note"], status
+        (tmp_path / "hurry").touch()
+        shim.client.start(2, ["A"])
+        assert shim.client.wait("exited")["exit_code"] == 0
+    assert trained(tmp_path) == list(range(STEPS)), "each step once"
+
+
 def test_steps_are_reported_though_the_output_goes_to_a_file_which_holds_only_what_the_script_prints(tmp_path):
     with training(tmp_path, "PYTHON train.py > log.txt 2>&1") as shim:
         (tmp_path / "hurry").touch()
