@@ -77,6 +77,11 @@ def training(folder: Path, command: str, **launch: Any) -> Iterator[ShimProcess]
         yield shim
 
 
+def stat_of(pid: int) -> list[str]:
+    """The state of a process, its parent and all that follows in its `stat`."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def trained(folder: Path) -> list[int]:
     path = folder / "trained"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -123,7 +128,9 @@ def test_a_kill_while_it_saves_is_told_though_the_command_around_it_is_ended_by_
         until_trained(shim)
         (saver,) = announced_savers(tmp_path)
         os.kill(saver, signal.SIGSTOP)  # so that the kill comes before it has saved
+        parent = stat_of(saver)[1]
         shim.client.stop(1, grace_s=120)
+        eventually(lambda: stat_of(int(parent))[0] == "T", "its parent is held")
         os.kill(saver, signal.SIGKILL)
         status = shim.client.wait("exited")
         assert (status["stop_asked"], status["exit_code"]) == (True, -signal.SIGKILL)
