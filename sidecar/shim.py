@@ -686,8 +686,7 @@ class Shim:
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
                 if dies_of_sigterm(above):
-                    self.held[above] = born(above)[1]
-                    send(above, signal.SIGSTOP)
+                    self._hold(above)
                 elif above not in self.asked:
                     self.asked.add(above)
                     send(above, signal.SIGTERM)
@@ -695,6 +694,11 @@ class Shim:
         self.asked.update(self.saving)
         for pid in self.saving:
             send(pid, signal.SIGTERM)
+
+    def _hold(self, pid: int) -> None:
+        """Let this process stand still until all that save have ended."""
+        self.held[pid] = born(pid)[1]
+        send(pid, signal.SIGSTOP)
 
     def _still_saving(self) -> bool:
         """Return whether one of those that were asked to save has not ended."""
@@ -809,9 +813,8 @@ class Shim:
             self.asked.add(pid)
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
-                self.held[above] = born(above)[1]
                 self.killed[above] = "a command that started it again"
-                send(above, signal.SIGSTOP)
+                self._hold(above)
                 above = born(above)[0]
             send(pid, signal.SIGTERM)
 

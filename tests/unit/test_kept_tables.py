@@ -32,6 +32,7 @@ UNCHANGED = "unit/hooks/test_elastic.py::test_what_the_loop_does_not_change_is_a
 ITERATOR = (
     "unit/hooks/test_elastic.py::test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_stop"
 )
+BESIDE = "unit/hooks/test_elastic.py::test_a_loop_that_is_read_beside_another_iterator_is_refused_before_the_first_stop"
 ORDER = "unit/hooks/test_elastic.py::test_batches_whose_order_may_be_another_one_are_refused_before_the_first_stop"
 SWEEPS = "frameworks/test_many_trainings.py"
 EXACT = (
@@ -151,6 +152,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what the script prepares in an epoch": [
             "unit/hooks/test_elastic.py::test_what_an_epoch_prepares_before_its_batches_is_done_once"
         ],
+        "what the script's functions and classes": [
+            "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on"
+        ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
         "files that the script writes": ["unit/hooks/test_files.py"],
@@ -163,6 +167,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
         "an iterator of the script": [ITERATOR],
+        "a loop that is read beside": [BESIDE],
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
@@ -179,6 +184,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
             DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
         ],
         "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
+        "what a thread of the script": [
+            "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew"
+        ],
         "a list, dictionary or large": [
             "unit/hooks/test_own_attributes.py::"
             "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
@@ -259,6 +267,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "frameworks/test_jax.py::test_processes_that_have_met_by_jax_are_refused_with_a_sentence"
         ],
         "an iterator that the loop reads": [ITERATOR],
+        "a loop that is read beside": [BESIDE],
         "data whose order may": [ORDER],
         "what cannot be pickled": [UNTRIED],
         "variables that the loop has not": [UNCHANGED],

@@ -453,6 +453,28 @@ def test_what_functions_and_classes_keep_between_their_calls_goes_on(tmp_path: P
     assert run(tmp_path / "parts", script, 3)[-2:] == whole[-2:]
 
 
+ELSEWHERE = {
+    "the environment": (
+        "import os\nos.environ['COUNT'] = '0'\ndef count():\n    os.environ['COUNT'] += '1'\n"
+        "    return os.environ['COUNT']"
+    ),
+    "a cache": (
+        "import functools\n@functools.lru_cache\ndef half(of):\n    return of / 2\n"
+        "def count():\n    half(step)\n    return half.cache_info().misses"
+    ),
+}
+
+
+@pytest.mark.parametrize("count", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_what_is_in_no_variable_of_the_loop_begins_anew(tmp_path: Path, count: str) -> None:
+    script = f"{count}\nfor step in state.steps(6):\n    work(step)\n    value = count()\nprint('end', value)\n"
+    whole = run(tmp_path / "whole", script, 1)
+    assert run(tmp_path / "parts", script, 1, stop=3)[-1] == "143"
+    resumed = run(tmp_path / "parts", script, 2)
+    assert (whole[-1], resumed[-1]) == ("0", "0")
+    assert whole[-2] != resumed[-2]
+
+
 DRAWS = """
 source = iter(range(100))
 for step in state.steps(6):
