@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,14 +58,14 @@ class SureEnd:
         self.left = threading.Event()
         self.tidy = threading.Thread(target=self._tidy_once_left, name="reshape-tidy", daemon=True)
         self.tidy.start()  # now: from 3.12 on Python starts no thread any more once it ends
-        threading.Thread(target=self._watch, name="reshape-end", daemon=True).start()
+        threading.Thread(target=self._watch_end, name="reshape-end", daemon=True).start()
 
     def to_raise(self) -> SystemExit:
         """Return what ends this process, for the caller to raise at once, in the main thread."""
         Raised(self.code, self.warn).follow(sys._getframe(1))
         return SavedAndStopped(self.code)
 
-    def _watch(self) -> None:
+    def _watch_end(self) -> None:
         worked_at = time.monotonic()
         before = _work_done()
         while True:
@@ -75,15 +76,14 @@ class SureEnd:
                 worked_at = time.monotonic()
             before = now
             quiet_s = time.monotonic() - worked_at
-            if quiet_s > QUIET_S and _joins_processes():
+            if quiet_s > QUIET_S and _python_ends() and _processes_waited_for():
                 self._end_processes()  # then Python goes on to end as ever
-            why = self._reason_to_end(quiet_s)
-            if why:
+            elif why := self._reason_to_end(quiet_s):
                 self._end(why)
 
     def _reason_to_end(self, quiet_s: float) -> str:
         """Return why we must end this process now that nothing has worked for so long; empty if we need not."""
-        if _python_ends() and quiet_s > QUIET_S and (kept_by := _threads()):
+        if _python_ends() and quiet_s > QUIET_S and (kept_by := _threads_waited_for()):
             return f"ends without what only waits: {kept_by}"
         if quiet_s > STUCK_S:
             return f"ends, because it has only waited for {STUCK_S:.0f} s in {_main_stands_in()}"
@@ -91,15 +91,16 @@ class SureEnd:
 
     def _end(self, why: str) -> None:
         self.warn(SAVED + why)
+        flush_files()  # before Python may end beside us
         self._end_processes()
         self.left.set()
         self.tidy.join(QUIET_S)  # what is called may wait for what we leave, too
-        _flush_files()
+        flush_files()
         os._exit(1 if hasattr(sys, "last_value") else self.code)  # of a traceback that was printed
 
     def _end_processes(self) -> None:
         """End what Python would wait for as it ends; SIGKILL for what SIGTERM has not ended in QUIET_S."""
-        for one in _processes():
+        for one in _processes_waited_for():
             if one.pid not in self.asked:
                 self.asked[one.pid] = time.monotonic()
                 self.warn(f"{SAVED}ends without what only waits: {one.name}")
@@ -118,12 +119,13 @@ class SureEnd:
                 atexit._run_exitfuncs()
 
 
-def _flush_files() -> None:
+def flush_files() -> None:
     """Write out what files of Python and of C have buffered."""
-    for one in gc.get_objects():
-        if issubclass(type(one), BUFFERED):  # `isinstance` would ask a proxy for what it stands for
-            with contextlib.suppress(Exception):  # a closed one, or a class of the script
-                one.flush()
+    # `isinstance` would ask a proxy for what it stands for. No file is held here: Python writes it out as it goes.
+    files = [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), BUFFERED)]
+    for file in files:
+        with contextlib.suppress(Exception):  # a closed one, a class of the script, or it has gone
+            file().flush()  # type: ignore[union-attr]
     ctypes.CDLL(None).fflush(None)
 
 
@@ -138,7 +140,7 @@ def _python_ends() -> bool:
     return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
 
 
-def _threads() -> str:
+def _threads_waited_for() -> str:
     """Return the names of those that Python waits for as it ends; empty if there are none."""
     executors = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # daemons in Python 3.8
     main = threading.main_thread()
@@ -146,20 +148,18 @@ def _threads() -> str:
     return ", ".join(one.name for one in kept)
 
 
-def _processes() -> list[Any]:
+def _processes_waited_for() -> list[Any]:
     """Return those of multiprocessing that Python waits for as it ends."""
     children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-    return [one for one in list(children) if not one.daemon]
+    return [one for one in list(children) if not one.daemon and _lives(one.pid)]
 
 
-def _joins_processes() -> bool:
-    """True if Python ends and waits for those."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        if frame.f_code.co_name == "_exit_function" and frame.f_globals.get("__name__") == "multiprocessing.util":
-            return True
-        frame = frame.f_back
-    return False
+def _lives(pid: int) -> bool:
+    """True unless it has ended, also where nobody has asked for its exit status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+    except OSError:
+        return False
 
 
 def _main_stands_in() -> str:
@@ -171,32 +171,37 @@ def _main_stands_in() -> str:
 
 
 class WorkDone(NamedTuple):
-    """What one process has done so far."""
+    """Work of one process so far."""
 
     cpu_s: float
+    queued_s: float  # that its threads have waited for a CPU: on a full machine they get few
     moved_bytes: float  # read and written
 
 
 def _work_done() -> dict[int, WorkDone]:
     """Return it of this process and all below it, by pid; without our own looks, which take long beside many others."""
-    found = {pid: WorkDone(cpu_s, _moved_bytes(str(pid))) for pid, cpu_s in _family()}
-    cpu_s = time.process_time() - time.thread_time()
-    moved_bytes = _moved_bytes("self") - _moved_bytes("thread-self")
-    return {**found, os.getpid(): WorkDone(cpu_s, moved_bytes)}
+    found = {pid: WorkDone(cpu_s, _queued_s(str(pid)), _moved_bytes(str(pid))) for pid, cpu_s in _descendants()}
+    ours = WorkDone(
+        time.process_time() - time.thread_time(),
+        _queued_s("self", but_for=threading.get_native_id()),
+        _moved_bytes("self") - _moved_bytes("thread-self"),
+    )
+    return {**found, os.getpid(): ours}
 
 
 def _has_worked(before: dict[int, WorkDone], now: dict[int, WorkDone]) -> bool:
     """True if there was work between two looks, LOOK_S apart, or a disk or a network is waited for."""
     cpu_s = moved_bytes = 0.0
     for pid, done in now.items():
-        earlier = before.get(pid, WorkDone(0.0, 0.0))
+        earlier = before.get(pid, WorkDone(0.0, 0.0, 0.0))
         cpu_s += done.cpu_s - earlier.cpu_s
+        cpu_s += max(0.0, done.queued_s - earlier.queued_s)  # less than before once a thread has ended
         moved_bytes += done.moved_bytes - earlier.moved_bytes
     busy = cpu_s > BUSY_CPU * LOOK_S or moved_bytes > BUSY_BYTES * LOOK_S
-    return busy or any(map(_waits_for_disk, now)) or _sends(now) or _trains(now)
+    return busy or any(map(_waits_for_disk, now)) or _any_sends(now) or _any_trains(now)
 
 
-def _family() -> Iterator[tuple[int, float]]:
+def _descendants() -> Iterator[tuple[int, float]]:
     """Yield pid and CPU seconds of all that this process, and they, have started."""
     below: dict[int, list[tuple[int, float]]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -209,6 +214,15 @@ def _family() -> Iterator[tuple[int, float]]:
         for pid, cpu_s in below.get(todo.pop(), ()):
             yield pid, cpu_s
             todo.append(pid)
+
+
+def _queued_s(process: str, but_for: int = 0) -> float:
+    """Return for how long living threads of a process have waited for a CPU, but for one."""
+    found = 0
+    for file in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found += int(file.read_text().split()[1]) if file.parent.name != str(but_for) else 0
+    return found / 1e9
 
 
 def _moved_bytes(process: str) -> float:
@@ -230,7 +244,7 @@ def _waits_for_disk(pid: int) -> bool:
     return False
 
 
-def _trains(pids: Iterable[int]) -> bool:
+def _any_trains(pids: Iterable[int]) -> bool:
     """True if one of these trains itself: it has announced that it saves when asked, however long that takes."""
     announced = b""
     with contextlib.suppress(OSError):
@@ -238,7 +252,7 @@ def _trains(pids: Iterable[int]) -> bool:
     return any(b" %d@" % pid in announced for pid in pids if pid != os.getpid())
 
 
-def _sends(pids: Iterable[int]) -> bool:
+def _any_sends(pids: Iterable[int]) -> bool:
     """True if one of these has sent what has not arrived yet, as an upload has: that takes hardly any CPU."""
     sending = set()
     for name in ("tcp", "tcp6"):

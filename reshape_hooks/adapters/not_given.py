@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.rebound import holds
-from reshape_hooks.adapters.script_frames import Frame, frames, is_own
+from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, is_own
 from reshape_hooks.adapters.variables import MOST_BYTES, PLAIN, is_read
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
@@ -191,7 +191,7 @@ def _identities_within(parts: Iterable[Any]) -> set[int]:
 
 def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the objects with a state in this value, with their names."""
-    if depth == 0 or type(value) in PLAIN or isinstance(value, (type, ModuleType)):
+    if depth == 0 or type(value) in PLAIN or is_gone(value) or isinstance(value, (type, ModuleType)):
         return
     held: Iterable[tuple[str, Any]] = ()
     if type(value) is dict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from collections.abc import Container, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,6 +75,14 @@ def is_own(kind: type) -> bool:
     """True of a class of the script, not of a library."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
     return file is not None and not is_library(file, kind.__module__)
+
+
+def is_gone(value: Any) -> bool:
+    """True of a weak proxy whose object is gone: whatever is asked of it raises."""
+    try:
+        return type(value) in weakref.ProxyTypes and value.__class__ is None
+    except ReferenceError:
+        return True
 
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ other samples. Called by `elastic` in a first step; the standard library, Python
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 from collections.abc import Iterator
@@ -20,18 +21,22 @@ DEPTH = 4  # of what is wrapped around our loop, such as tqdm
 
 def read_beside_ours() -> list[str]:
     """Return the names of the calls that read another iterator in step with ours, or count its steps."""
-    found = {type(one).__name__ for one in gc.get_objects() if isinstance(one, PARTS) and _begins_anew(one)}
+    found = set()
+    for one in gc.get_objects():
+        if type(one) in PARTS:
+            with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
+                found |= {type(one).__name__} if _begins_anew(one) else set()
     return sorted(found)
 
 
 def _begins_anew(one: Any) -> bool:
-    members = list(_members(one))
+    members = list(_iterators_read_by(one))
     ours = [member for member in members if _leads_to_ours(member, DEPTH)]
     others = [member for member in members if not isinstance(member, itertools.repeat)]
     return bool(ours) and (len(others) > len(ours) or type(one) not in PAIRS)
 
 
-def _members(one: Any) -> Iterator[Any]:
+def _iterators_read_by(one: Any) -> Iterator[Any]:
     """Yield the iterators that one of PARTS reads."""
     for part in gc.get_referents(one):
         yield from (inner for inner in (part if isinstance(part, tuple) else (part,)) if hasattr(inner, "__next__"))
@@ -46,5 +51,5 @@ def _leads_to_ours(one: Any, depth: int) -> bool:
     inside = list(getattr(one, "__dict__", {}).values()) if hasattr(type(one), "__iter__") else []
     frame = getattr(one, "gi_frame", None)
     inside += frame.f_locals.values() if frame is not None else []
-    inside += _members(one) if isinstance(one, (*PARTS, enumerate)) else []
+    inside += _iterators_read_by(one) if isinstance(one, (*PARTS, enumerate)) else []
     return any(_leads_to_ours(part, depth - 1) for part in inside if hasattr(type(part), "__iter__"))

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
-from reshape_hooks.adapters.script_frames import Frame, Object, frames, is_own
+from reshape_hooks.adapters.script_frames import Frame, Object, frames, is_gone, is_own
 from reshape_hooks.library_code import is_library
 
 MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
@@ -818,9 +818,9 @@ def iterators() -> list[str]:
             held = {name: value}
             if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
                 held.update({f"{name}.{inner}": one for inner, one in vars(value).items()})
-            elif type(value) is FunctionType or isinstance(value, type):
+            elif type(value) is FunctionType or issubclass(type(value), type):
                 held.update({f"{name}.{inner}": one for (_, inner), one in _kept_by_definition(value).items()})
-            elif isinstance(value, functools.partial):
+            elif type(value) is functools.partial:
                 held.update({f"{name}.args": one for one in value.args})
             asked = [one for one in held if _has_place(held[one], kinds)]
             if asked and is_read(frame.frame, name):
@@ -830,6 +830,8 @@ def iterators() -> list[str]:
 
 def _has_place(value: Any, kinds: tuple[type, ...]) -> bool:
     """True of an iterator, or a file that is read, unless it goes through one of ours."""
+    if is_gone(value):
+        return False
     if isinstance(value, io.IOBase):
         return value is not sys.stdin and not value.closed and value.readable() and not value.writable()
     return isinstance(value, kinds) and not any(map(is_ours, [value, *gc.get_referents(value)]))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import io
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
-from reshape_hooks import claims, plain
+from reshape_hooks import claims, plain, sure_end
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import note
 from reshape_hooks.keras import leave
@@ -263,7 +260,7 @@ class Call:
         announced = self.script.announced
         if announced is not None and announced.stop.stopping and self.script.safe:
             announced.stop.leaving()
-            _flush_files()
+            sure_end.flush_files()
             leave(plain.STOPPED)
 
     def _save(self, save: Callable[..., None], ended: bool = False) -> None:
@@ -298,11 +295,3 @@ class Call:
         before = self.script.steps
         total = {"total": before + of * (self.epochs - (self.first_epoch or 0))} if of else {}
         plain.say(step=before + self.steps, **total)
-
-
-def _flush_files() -> None:
-    """Write out what the script has written to open files: the process ends without closing them."""
-    for one in gc.get_objects():
-        if type(one) in (io.TextIOWrapper, io.BufferedWriter) and not one.closed:
-            with contextlib.suppress(OSError, ValueError):
-                one.flush()

@@ -589,6 +589,13 @@ def test_a_loop_that_is_read_beside_another_iterator_is_refused_before_the_first
     assert len(steps(ended.stdout.splitlines())) <= 1
 
 
+def test_an_object_that_is_gone_ends_no_training_that_is_looked_at(tmp_path: Path) -> None:
+    gone = "import weakref\nclass Gone: pass\ngone = Gone()\nproxy = weakref.proxy(gone)\ndel gone\n"
+    beside = "others = zip(map(int, [1]), [proxy])\n"
+    ended = ends(tmp_path, gone + beside + SIDE_BY_SIDE.replace("{loop}", "state.steps(6)"))
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.parametrize(
     "loop", ["shown(state.steps(6))", "map(int, state.steps(6))", "(one for one, _ in enumerate(state.steps(6)))"]
 )
