@@ -217,14 +217,16 @@ def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str
         return f"{job.id} waits: no {kind}node has been heard of lately; see whether their agents run."
     if job.optional[0] > max(*(n.healthy for n in allowed), together):
         return (
-            f"{job.id} waits: it wants at least {gpus(job.optional[0])}, and {taken(largest)}; it can start once these "
-            "have ended, and `reshape gpus` names them."
+            f"{job.id} waits: it wants at least {gpus(job.optional[0])}, and {told_as_used(largest)}; "
+            "it can start once these have ended, and `reshape gpus` names them."
         )
     return ""
 
 
-def taken(node: Node) -> str:
-    return f"{gpus(node.taken)} of node {node.name} {'is' if node.taken == 1 else 'are'} used by others of that machine"
+def told_as_used(node: Node) -> str:
+    """Return words for those of its GPUs that others use."""
+    verb = "is" if node.used_by_others == 1 else "are"
+    return f"{gpus(node.used_by_others)} of node {node.name} {verb} used by others of that machine"
 
 
 def healthy_on(nodes: Iterable[Node], hosts: int) -> int:

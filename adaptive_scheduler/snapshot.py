@@ -33,7 +33,7 @@ class Gpu:
     state: GpuState = "idle"
     job: str | None = None
     held_by: str | None = None
-    taken: bool = False  # it works, and is faulty only while somebody else uses it
+    used_by_others: bool = False  # it works, and is faulty only while somebody else uses it
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Node:
         return sum(g.state != "faulty" for g in self.gpus)
 
     @cached_property
-    def taken(self) -> int:
+    def used_by_others(self) -> int:
         """GPUs that somebody else uses now."""
-        return sum(g.taken for g in self.gpus)
+        return sum(g.used_by_others for g in self.gpus)
 
     @property
     def working(self) -> int:
         """GPUs that jobs can have sooner or later."""
-        return self.healthy + self.taken
+        return self.healthy + self.used_by_others
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from coordinator.model.records import Moment
 from coordinator.model.tables import JobRow
 from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall, Usage
 
@@ -237,6 +238,11 @@ class Clock(Protocol):
         """Seconds since 1970, for records that people read."""
         ...
 
-    def boot(self) -> str:
-        """What names the time since this machine was booted, in which `now` counts; empty if it is not known."""
+    def boot_id(self) -> str:
+        """Return what names the time since this machine was booted, in which `now` counts; empty if it is not known."""
         ...
+
+
+def moment_of(clock: Clock) -> Moment:
+    """Return what a clock shows now."""
+    return Moment(clock.now(), clock.wall(), clock.boot_id())

@@ -387,7 +387,7 @@ class Coordinator:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
-        watch = retention.ClockWatch(self.clock, self.store, self.clock.boot())
+        watch = retention.ClockWatch(self.clock, self.store, self.clock.boot_id())
         prune_at = self.clock.now() + FIRST_PRUNE_S
         while not self._stopping.wait(CLOCK_LOOK_S):
             if not self.elector.leads:

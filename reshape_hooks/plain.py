@@ -34,9 +34,8 @@ from typing import Any, NamedTuple, NoReturn
 
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
-OWN_LINE = (
-    "\x1e"  # before a report: the shim begins a line for it where the script has left one open (`sidecar/shim.py`)
-)
+# Before a report: the shim begins a line for it where the script has left one open (`sidecar/shim.py`).
+OWN_LINE = "\x1e"
 REPORTS_END = "reports=ended"  # in the last report of a hook: what the script prints counts again
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step

@@ -2,9 +2,9 @@
 
 A script that went on would come to its last lines with a model that is not trained to the end, and write the result of
 that. So the exception is raised again at the first line behind the script's handler, outside the `finally` and the
-`with` that belong to it: all that the script does on the way to an end is done. A library that catches it goes on, as
-multiprocessing or a notebook's kernel: what the script does with it then is looked at again. The standard library,
-Python 3.8.
+`with` that belong to it: all that the script does on the way to an end is done. A library that catches it, such as
+multiprocessing or a notebook's kernel, goes on; the script is stopped once it goes on behind that. The standard
+library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ class Raised:
         """Trace the functions of the script that have led to this frame, and no others."""
         while frame is not None:
             if _is_scripts(frame):
-                frame.f_trace = self._trace
+                frame.f_trace = self._trace_lines
                 self.lines.setdefault(id(frame), frame.f_lineno)
             frame = frame.f_back
-        sys.settrace(self._trace)
+        sys.settrace(self._trace_lines)
 
-    def _trace(self, frame: FrameType, event: str, _value: object) -> Any:
+    def _trace_lines(self, frame: FrameType, event: str, _value: object) -> Any:
         if event == "call":
             return None  # what a handler calls may do what it likes
-        if event == "line" and self._goes_on(frame):
-            sys.setprofile(self._profile)
+        if event == "line" and self._goes_on_without(frame):
+            sys.setprofile(self._profile_calls)
             self._raise_again(frame)
-        return self._trace
+        return self._trace_lines
 
-    def _profile(self, frame: FrameType, event: str, _value: object) -> None:
+    def _profile_calls(self, frame: FrameType, event: str, _value: object) -> None:
         sys.setprofile(None)
         stays = frame if event == "c_call" else frame.f_back
         self.follow(stays)
         calls = event in ("call", "c_call")
-        if calls and stays is not None and id(stays) in self.lines and self._goes_on(stays):
+        if calls and stays is not None and id(stays) in self.lines and self._goes_on_without(stays):
             self._raise_again(stays)
 
-    def _goes_on(self, frame: FrameType) -> bool:
+    def _goes_on_without(self, frame: FrameType) -> bool:
         """True if the script is behind a handler that has caught what was raised, and does not tidy up."""
         was = self.lines.get(id(frame), frame.f_lineno)
         self.lines[id(frame)] = frame.f_lineno
-        return not _is_handled(frame) and not _tidies(frame, was)
+        return not _is_handled(frame) and not _tidies_up(frame, was)
 
     def _raise_again(self, frame: FrameType) -> None:
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -81,11 +81,11 @@ class Raised:
 
 def _is_scripts(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__", "")
-    return not is_library(frame.f_code.co_filename, module) or module.partition(".")[0] in _program()
+    return not is_library(frame.f_code.co_filename, module) or module.partition(".")[0] in _installed_program()
 
 
 @functools.lru_cache(1)
-def _program() -> tuple[str, ...]:
+def _installed_program() -> tuple[str, ...]:
     """Return the package that this process runs, where that is installed: by `python -m`, or by its own command."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
@@ -99,7 +99,7 @@ def _program() -> tuple[str, ...]:
 
 def _is_handled(frame: FrameType) -> bool:
     """True in each `except`, `finally` and `with` that what was raised passes through."""
-    if frame.f_lasti in _handlers(frame.f_code):
+    if frame.f_lasti in _handler_starts(frame.f_code):
         return True
     one = sys.exc_info()[1]
     while one is not None and not _holds_ours(one):
@@ -113,7 +113,7 @@ def _holds_ours(one: BaseException) -> bool:
 
 
 @functools.lru_cache(256)
-def _handlers(code: CodeType) -> frozenset[int]:
+def _handler_starts(code: CodeType) -> frozenset[int]:
     """Return which instructions of handlers run before `sys.exc_info` knows the exception; none before Python 3.11.
 
     A handler begins with PUSH_EXC_INFO, but for that of a comprehension, from 3.12 on, which only ends with RERAISE.
@@ -129,10 +129,10 @@ def _handlers(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
-def _tidies(frame: FrameType, was: int) -> bool:
+def _tidies_up(frame: FrameType, was: int) -> bool:
     """True in a `finally`, and where a `with` is left that was entered before. `was`: the line before."""
     line = frame.f_lineno
-    for part in _tidying(frame.f_code.co_filename):
+    for part in _lines_that_tidy_up(frame.f_code.co_filename):
         if part.first <= line <= part.last and part.begin <= was <= part.end:
             return True
     return False
@@ -148,7 +148,7 @@ class Tidying(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _tidying(file: str) -> tuple[Tidying, ...]:
+def _lines_that_tidy_up(file: str) -> tuple[Tidying, ...]:
     """Return what a source has of that; nothing of one that cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
@@ -157,9 +157,9 @@ def _tidying(file: str) -> tuple[Tidying, ...]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, TRIES) and node.finalbody:
-            first, last = node.finalbody[0].lineno, node.end_lineno or 0
-            found.append(Tidying(first, last, node.lineno, last))
+            end = node.end_lineno or 0
+            found.append(Tidying(node.finalbody[0].lineno, end, node.lineno, end))
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            first, last = node.body[0].lineno, node.end_lineno or 0
-            found.append(Tidying(node.lineno, max(node.lineno, first - 1), first, last))
+            body = node.body[0].lineno
+            found.append(Tidying(node.lineno, max(node.lineno, body - 1), body, node.end_lineno or 0))
     return tuple(found)

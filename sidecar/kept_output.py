@@ -12,7 +12,8 @@ import os
 import re
 from typing import IO, Any, Callable, List, NamedTuple, Optional, Tuple
 
-OLD, NEW = ".1", ".new"
+OLD = ".1"
+NEW = ".new"
 FIRST_LINE = "reshape: {} bytes of output came before these; the newest of them are in the file that ends in .1\n"
 _FIRST_LINE = re.compile(re.escape(FIRST_LINE).replace(r"\{\}", "([0-9]{1,18})").encode())
 LOST = "\n… the output before this line is gone …\n"
@@ -34,7 +35,7 @@ def open_to_write(path: str, full: bool = False) -> "IO[bytes]":
         os.replace(path, path + OLD)  # first, as this makes room where the disk is full
     if not os.path.exists(path) and os.path.exists(path + OLD):
         with open(path + OLD, "rb") as old:
-            before = _part(old).end
+            before = _measure_part(old).end
         with open(path + NEW, "wb", buffering=0) as new:
             new.write(FIRST_LINE.format(before).encode())
         os.replace(path + NEW, path)  # so that no reader meets it without its first line
@@ -56,7 +57,7 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
     What is left out in between is named in a line of its own.
     """
     with contextlib.ExitStack() as opened:
-        parts = _parts(path, opened, opener)
+        parts = _find_parts(path, opened, opener)
         if not parts:
             return LOST.encode() if offset else b"", 0
         words = b""
@@ -76,23 +77,23 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
         return words + found, offset
 
 
-def _parts(path: str, opened: "contextlib.ExitStack[Any]", opener: Opener) -> List[Part]:
+def _find_parts(path: str, opened: "contextlib.ExitStack[Any]", opener: Opener) -> List[Part]:
     """Return what is kept, oldest first."""
     found = []
     for name in (path, path + OLD):  # the newest first, as it may be moved meanwhile
         with contextlib.suppress(FileNotFoundError):
-            found.append(_part(opened.enter_context(_opened(name, opener))))
+            found.append(_measure_part(opened.enter_context(_open_to_read(name, opener))))
     if len(found) < 2:
         return found  # the newest, or the one before where that is just being begun
     newest, old = found
     return [old._replace(end=newest.begin), newest] if old.begin < newest.begin <= old.end else [newest]
 
 
-def _opened(path: str, opener: Opener) -> "IO[bytes]":
+def _open_to_read(path: str, opener: Opener) -> "IO[bytes]":
     return open(path, "rb", opener=opener)
 
 
-def _part(file: "IO[bytes]") -> Part:
+def _measure_part(file: "IO[bytes]") -> Part:
     size = file.seek(0, os.SEEK_END)  # not of a pipe, which is refused so
     file.seek(0)
     first = _FIRST_LINE.match(file.read(len(FIRST_LINE) + 18))

@@ -38,8 +38,8 @@ def left_in(folder: str) -> "Iterator[int]":
     """Yield the processes of the launch in this folder, but for the caller and the shim."""
     variable = VARIABLE + os.fsencode(os.path.join(folder, ANNOUNCE))
     number = b"%d" % mark_of(folder)
-    for pid in _others():
-        if _limit(pid) == number or variable in _variables(pid):
+    for pid in _other_processes():
+        if _realtime_limit(pid) == number or variable in _environment_of(pid):
             yield pid
 
 
@@ -56,36 +56,35 @@ def other_folder(folder: str) -> str:
     """Return another folder in which processes of the same launch run; empty if there is none."""
     end = os.fsencode(os.path.join(os.sep, os.path.basename(folder), ANNOUNCE))
     own = VARIABLE + os.fsencode(os.path.join(folder, ANNOUNCE))
-    for pid in _others():
-        for variable in _variables(pid):
+    for pid in _other_processes():
+        for variable in _environment_of(pid):
             if variable.startswith(VARIABLE) and variable.endswith(end) and variable != own:
                 return os.path.dirname(os.fsdecode(variable[len(VARIABLE) :]))
     return ""
 
 
-def _others() -> "Iterator[int]":
+def _other_processes() -> "Iterator[int]":
     """Yield all processes but ourselves and those that have ended and are not forgotten yet."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        if int(name) != os.getpid() and _read(int(name), "stat").rpartition(b")")[2].split()[:1] not in (
-            [b"Z"],
-            [b"X"],
-        ):
-            yield int(name)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        fields = _read_of_process(pid, "stat").rpartition(b")")[2].split()
+        has_ended = fields[:1] in ([b"Z"], [b"X"])
+        if pid != os.getpid() and not has_ended:
+            yield pid
 
 
-def _variables(pid: int) -> "list[bytes]":
-    return _read(pid, "environ").split(b"\0")
+def _environment_of(pid: int) -> "list[bytes]":
+    return _read_of_process(pid, "environ").split(b"\0")
 
 
-def _limit(pid: int) -> bytes:
+def _realtime_limit(pid: int) -> bytes:
     """Return the limit of real-time CPU that acts on this process."""
-    for line in _read(pid, "limits").splitlines():
+    for line in _read_of_process(pid, "limits").splitlines():
         if line.startswith(LIMIT):
             return line[len(LIMIT) :].split()[0]
     return b""
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read_of_process(pid: int, name: str) -> bytes:
     """Return what /proc says; nothing of a process that has ended or is another user's."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
         return file.read()

@@ -186,15 +186,6 @@ CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memor
 FILTER, OUTPUT, LEFTOVERS = map(part, ("device_filter", "kept_output", "leftovers"))
 
 
-def open_log(path: str, full: bool = False) -> "IO[bytes]":
-    """Open a log to write on. `full`: begin the next one, and keep this one as `.1`."""
-    if OUTPUT:
-        return OUTPUT.open_to_write(path, full)  # type: ignore[no-any-return]
-    if full:
-        os.replace(path, path + ".1")
-    return open(path, "ab", buffering=0)
-
-
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
     """A child in its own session with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
@@ -210,7 +201,8 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         self.came = 0.0  # bytes of about the last CALM_TICK_S
-        (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open_log(path)
+        (pipe, writer), parent = os.pipe(), os.getpid()
+        self.log: IO[bytes] = OUTPUT.open_to_write(path)
         if self.begun:
             self._end_open_line()
         passed = [shim.lock, *gpus, *([] if wait is None else [wait])]
@@ -219,14 +211,13 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             fcntl.fcntl(pipe, 1031, 256 * 1024)  # F_SETPIPE_SZ, which Python 3.8 does not name
         self.pipe = open(pipe, "rb", buffering=0)
 
-        mark = LEFTOVERS.mark_of(os.getcwd()) if LEFTOVERS else 0
+        mark = LEFTOVERS.mark_of(os.getcwd())
 
         def die_with_parent() -> None:
             LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
-            if mark:
-                LEFTOVERS.mark_this_process(mark)
+            LEFTOVERS.mark_this_process(mark)
             if entrance:
                 with contextlib.suppress(OSError), open(entrance, "w") as file:
                     file.write("0")  # ourselves
@@ -263,7 +254,8 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
     def keep(self, data: bytes) -> None:
         """Log what was printed or reported just now."""
-        now, data = boottime(), self._on_own_lines(data)
+        now = boottime()
+        data = self._on_own_lines(data)
         self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
         is_open = bool(self.tail) and not self.tail.endswith(b"\n")
         rest = data.find(b"\n") + 1 if is_open else 0  # of a line that the file before would have half
@@ -273,7 +265,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             full = size > BIG_LOG and (rest > 0 or not is_open or size > BIG_LOG + BIG_LINE)
             if full:
                 self.log.write(data[:rest])
-                following = open_log(self.path, full=True)
+                following = OUTPUT.open_to_write(self.path, full=True)
                 self.log.close()
                 self.log = following
                 self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
@@ -294,11 +286,11 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
     def open_log(self) -> None:
         """Open the log where it is now: another child may have begun a new one meanwhile."""
         self.log.close()
-        self.log = open_log(self.path)
+        self.log = OUTPUT.open_to_write(self.path)
         self._end_open_line()
 
     def _end_open_line(self) -> None:
-        if OUTPUT and OUTPUT.ends_open(self.path):
+        if OUTPUT.ends_open(self.path):
             self.log.write(b"\n")
 
     def begin(self) -> None:
@@ -686,7 +678,7 @@ class Shim:
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
                 if dies_of_sigterm(above):
-                    self._hold(above)
+                    self._hold_still(above)
                 elif above not in self.asked:
                     self.asked.add(above)
                     send(above, signal.SIGTERM)
@@ -695,7 +687,7 @@ class Shim:
         for pid in self.saving:
             send(pid, signal.SIGTERM)
 
-    def _hold(self, pid: int) -> None:
+    def _hold_still(self, pid: int) -> None:
         """Let this process stand still until all that save have ended."""
         self.held[pid] = born(pid)[1]
         send(pid, signal.SIGSTOP)
@@ -743,7 +735,7 @@ class Shim:
 
     def _tick(self) -> None:
         now, lease = boottime(), self.status["lease_deadline"]
-        self._reap()
+        self._reap_children()
         if self.alive and lease and now >= lease - self.launch.grace_s:
             self._quit(lease, fenced=True)
         if self.alive and self.ending:
@@ -764,7 +756,7 @@ class Shim:
             part.tick(now)
         self._keep_sidecar(now)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         """Take the exit status of all that has ended, also of orphans that the kernel gave us."""
         with contextlib.suppress(ChildProcessError):
             for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
@@ -814,7 +806,7 @@ class Shim:
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
                 self.killed[above] = "a command that started it again"
-                self._hold(above)
+                self._hold_still(above)
                 above = born(above)[0]
             send(pid, signal.SIGTERM)
 
@@ -825,8 +817,10 @@ class Shim:
         """
         if not self.status["patient"] or now < self.looked_at_end + LOOK_S:
             return False
-        since, self.looked_at_end = self.looked_at_end, now
-        enders, before = self._savers(b"stopped"), self.life_at_end
+        since = self.looked_at_end
+        self.looked_at_end = now
+        before = self.life_at_end
+        enders = self._savers(b"stopped")
         spent_s = sum(map(wanted_s, enders))
         with contextlib.suppress(OSError):
             self.life_at_end = os.stat("announce").st_mtime_ns, spent_s
@@ -871,7 +865,8 @@ class Shim:
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self.unlock_gpus()
             self.alive, quiet = False, code == 0 and self.status["stop_asked"]
-            tail, note = trainer.tail.decode("utf-8", "replace"), names and f"{HAD_TO_KILL} {names}"
+            tail = trainer.tail.decode("utf-8", "replace")
+            note = names and f"{HAD_TO_KILL} {names}"
             note = (self.freezer and self.freezer.ended()) or note
             self.status.update(trainer="exited", trainer_pid=None, exit_code=code, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)
@@ -1021,7 +1016,7 @@ def take_lock(end: bool) -> "int | None":
             if not end:
                 return None
         except OSError:  # no shim listens: what there is of the launch was left by a dead one
-            left = LEFTOVERS.end_all(os.getcwd()) if LEFTOVERS else []
+            left = LEFTOVERS.end_all(os.getcwd())
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not left:

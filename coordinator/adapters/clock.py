@@ -11,7 +11,7 @@ class SystemClock:
     """`now` runs on while the machine sleeps and never jumps; `wall` is for people."""
 
     def __init__(self) -> None:
-        self._boot = boot_id()
+        self._boot_id = boot_id()
 
     def now(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -19,8 +19,8 @@ class SystemClock:
     def wall(self) -> float:
         return time.time()
 
-    def boot(self) -> str:
-        return self._boot
+    def boot_id(self) -> str:
+        return self._boot_id
 
 
 def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:

@@ -28,9 +28,9 @@ from coordinator.forecasts.forecaster import Forecaster
 from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import fields, pod_fields
 from coordinator.model import states as s
-from coordinator.model.records import GpuRecord, JobRecord, Moment, takes_work
+from coordinator.model.records import GpuRecord, JobRecord, takes_work
 from coordinator.model.tables import plain
-from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
+from coordinator.ports import Clock, Doc, Platform, Sidecars, Store, moment_of
 from coordinator.reconcile.reconciler import Unanswered
 from coordinator.scheduling import dependencies, intake
 from coordinator.scheduling.loop import DecisionLoop
@@ -237,7 +237,7 @@ class ApiService(PageReads):
         view["usage"] |= {"used_from": used_from}
         view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job), *self._loop.unmarked.of(job)]
         reports = self._telemetry.reports
-        at = Moment(self._clock.now(), self._clock.wall(), self._clock.boot())
+        at = moment_of(self._clock)
         if reports.stale_s(job) < 0:
             silent_s = max(reports.silent_s(job, member) for member in range(job.members))
             lives_on = self._loop.config.many_pods and job.unleased

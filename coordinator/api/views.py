@@ -106,15 +106,17 @@ def no_report(job: JobRecord, view: View, silent_s: float) -> View:
     """The message of a job that has trained and is not heard from, instead of its last one."""
     if job.state not in RUNS or job.doc.get("up") != job.launch:
         return {}
-    return {"message": f"not heard from for {silent_s:.0f} s: it may train on, and what is shown is old; {_look(view)}"}
+    where = _where_to_look(view)
+    return {"message": f"not heard from for {silent_s:.0f} s: it may train on, and what is shown is old; {where}"}
 
 
 def no_answer(view: View, command: str, for_s: float, why: str) -> View:
     """The message of a job whose sidecar does not answer a command, `start` or `stop`."""
-    return {"message": f"could not be told to {command} for {for_s:.0f} s, and is told again ({why}); {_look(view)}"}
+    where = _where_to_look(view)
+    return {"message": f"could not be told to {command} for {for_s:.0f} s, and is told again ({why}); {where}"}
 
 
-def _look(view: View) -> str:
+def _where_to_look(view: View) -> str:
     pids = [f"{name} (process {view[pid]})" for name in ("sidecar", "shim") if view.get(pid := f"{name}_pid")]
     return f"look whether its {' or '.join(pids) or 'sidecar or shim'} is stopped, or its machine overloaded"
 

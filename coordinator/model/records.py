@@ -94,6 +94,11 @@ class Moment:
             return None
         return number(mark.get("now"), least=-math.inf)
 
+    def passed_s(self, ts: float, mark: object) -> float:
+        """Return the seconds since a time since 1970: by its mark where that tells it, else by the wall clock."""
+        since = self.marked(ts, mark)
+        return max(0.0, self.now - (self.of(ts) if since is None else since))
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -332,15 +337,15 @@ class JobRecord:
 
         The fields are `since`, `mark` and `usual_s`.
         """
-        return {} if self._stands.get("stopping") else self._stands
+        return {} if self._standstill.get("stopping") else self._standstill
 
     @property
     def idle_in_stop(self) -> Doc:
         """Since when its training does nothing though it was asked to stop, as `stalled`; empty if it works or ends."""
-        return self._stands if self._stands.get("stopping") else {}
+        return self._standstill if self._standstill.get("stopping") else {}
 
     @property
-    def _stands(self) -> Doc:
+    def _standstill(self) -> Doc:
         found = self.doc.get("stalled")
         if not isinstance(found, dict) or found.get("generation") != self.generation or self.state not in RUNS:
             return {}
@@ -350,10 +355,7 @@ class JobRecord:
 
     def stood_s(self, at: Moment) -> float:
         """Seconds for which its training has made no step, or has done nothing in a stop; 0 if it does."""
-        if not self._stands:
-            return 0.0
-        since = at.marked(self._stands["since"], self._stands["mark"])
-        return max(0.0, at.now - (at.of(self._stands["since"]) if since is None else since))
+        return at.passed_s(self._standstill["since"], self._standstill["mark"]) if self._standstill else 0.0
 
     @property
     def edited(self) -> tuple[str, ...]:
@@ -420,10 +422,8 @@ class JobRecord:
     def ran_s(self, at: Moment) -> float:
         """Seconds that it has trained, without time spent in the queue."""
         known_s = number(self.doc.get("ran_s")) or 0.0
-        if self.runs_since is None:
-            return known_s
-        since = at.marked(self.runs_since, self.doc.get("run_mark"))
-        return known_s + max(0.0, at.now - (at.of(self.runs_since) if since is None else since))
+        since = self.runs_since
+        return known_s if since is None else known_s + at.passed_s(since, self.doc.get("run_mark"))
 
     @property
     def runs_since(self) -> float | None:
@@ -515,7 +515,7 @@ class GpuRecord:
         return self.state == "faulty"
 
     @property
-    def taken(self) -> bool:
+    def used_by_others(self) -> bool:
         """True if it works, and is kept from jobs only while somebody else uses it."""
         problem = str(self.doc.get("problem") or "")
         return self.faulty and not self.doc.get("retired") and problem.startswith(USED_BY)

@@ -145,7 +145,7 @@ class Reconciler:
             config=self.config,
             wall=self.clock.wall(),
             now=self.clock.now(),
-            boot=self.clock.boot(),
+            boot=self.clock.boot_id(),
             seen=seen,
             unreachable=job.launch > 0
             and self.reports.silent_s(job) > self.config.grace_s + UNREACHABLE_BEATS * self.config.heartbeat_s,

@@ -247,12 +247,12 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
     """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        **_trained(w), **_members(w), **UNLIMITED, **progress_fields(w),
+        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w),
         "frozen": {"launch": w.job.launch, "node": w.job.frozen or w.job.node} if w.frozen else None,
     }  # fmt: skip
 
 
-def _trained(w: ObservedState) -> JobChanges:
+def _trained_fields(w: ObservedState) -> JobChanges:
     """Fields that say for how long it has trained, and that it does not now.
 
     One that ended before it was seen to train has trained for as long as its process lived.
@@ -341,7 +341,7 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        **_trained(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
+        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 

@@ -42,7 +42,7 @@ from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import ObservedJob
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, Moment, number, show
 from coordinator.model.tables import JobChanges, JobRow, QueueRow
-from coordinator.ports import Clock, Doc
+from coordinator.ports import Clock, Doc, moment_of
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
@@ -220,12 +220,9 @@ class DecisionLoop:
         return fields.unknown_gpu_type(doc.get("gpu_type"), *here) if self.profiles.speeds else ""
 
     def _accepted(self, job: JobRecord) -> JobChanges:
-        at = self._moment()
+        at = moment_of(self.clock)
         fields = intake.acceptance_fields(job.doc, uuid.uuid4().hex, at.wall, self._devices(job))
         return fields | {"submit_mark": at.mark(fields["submit_ts"])}
-
-    def _moment(self) -> Moment:
-        return Moment(self.clock.now(), self.clock.wall(), self.clock.boot())
 
     def _devices(self, job: JobRecord) -> str:
         """The device mode of its queue: the GPUs that its launches see."""
@@ -270,7 +267,7 @@ class DecisionLoop:
     def _record_progress(self) -> None:
         """Measure the growth of jobs where due, and write changed progress and evidence into their documents."""
         jobs = self.cache.jobs()
-        at = self._moment()
+        at = moment_of(self.clock)
         self._news |= self.telemetry.follow(jobs)
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
         for job_id in sorted(grown.keys() | (self._news & jobs.keys())):
@@ -294,15 +291,14 @@ class DecisionLoop:
         beat = (reports := self.telemetry.reports).of(job) if job.state in s.LAUNCHED else None
         if beat is None:
             return {}
-        steps = self.telemetry.steps.changes(job, self._moment())
+        steps = self.telemetry.steps.changes(job, moment_of(self.clock))
         return resumption.newly_known(job, reports.pods(job), beat) | steps
 
     def _build_snapshot(
         self, jobs: Mapping[str, JobRecord], seen: Mapping[str, ObservedJob], now: float, builder: SnapshotBuilder
     ) -> ClusterSnapshot:
-        at = Moment(
-            now, self.clock.wall(), self.clock.boot()
-        )  # at once: the builder works out anew what depends on how clocks differ
+        # At once: the builder works out anew what depends on how the clocks differ.
+        at = Moment(now, self.clock.wall(), self.clock.boot_id())
         nodes = self.telemetry.nodes.as_heard(self.inputs.nodes)
         known = replace(self.inputs, nodes=nodes, observations=self.telemetry.estimator.observations())
         return builder.build(jobs, self.cache.gpus(), seen, known, at)

@@ -230,4 +230,4 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     """A GPU; an idle one that an operation names counts as reserved before it is claimed."""
     if gpu.state == s.IDLE and promised is not None:
         return Gpu(gpu.id, "reserved", promised)
-    return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by, gpu.taken)
+    return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by, gpu.used_by_others)

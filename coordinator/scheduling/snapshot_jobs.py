@@ -252,7 +252,8 @@ def _observed(
 
 def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool) -> Job:
     """The whole job, with the fields that the time decides, until `_until`."""
-    (ran_s, _), (limit, limit_s) = _coarse(job.ran_s(at)), job.limit_left(at.wall)
+    ran_s, _ = _coarse(job.ran_s(at))
+    limit, limit_s = job.limit_left(at.wall)
     return make(
         running_s=ran_s,
         leased=_leased(job, seen, booked, at.wall),

@@ -13,8 +13,8 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.giving_way import GiveWay
 from coordinator.model.progress import ObservedJob, state_of
-from coordinator.model.records import JobRecord, Moment, number
-from coordinator.ports import Clock, Measurements, Store
+from coordinator.model.records import JobRecord, number
+from coordinator.ports import Clock, Measurements, Store, moment_of
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import ChangedJobs, changed
 from coordinator.telemetry.gpu_faults import GpuFaults
@@ -94,7 +94,7 @@ class Telemetry:
     def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Progress and speed of the whole job."""
         self.measured.heard(job, beat)
-        self.steps.heard(job, beat, Moment(self._clock.now(), self._clock.wall(), self._clock.boot()))
+        self.steps.heard(job, beat, moment_of(self._clock))
         self.progress.heard(job, self.measured.told(job, beat)[0])
         if (save_s := beat.progress.save_s) is not None:
             self.estimator.save(job.job_type, self.profiles, save_s, state_of(beat)[0])

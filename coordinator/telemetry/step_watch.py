@@ -65,7 +65,8 @@ class StepWatch:
 
     def heard(self, job: JobRecord, beat: Heartbeat, at: Moment) -> None:
         """Take a report. `at`: when it came."""
-        progress, now = beat.progress, at.now
+        progress = beat.progress
+        now = at.now
         newest = (beat.shim.spawn_at, progress.last_step_at, progress.iterations)
         with self._lock:
             watched = self._watched.get(job.id)
@@ -73,10 +74,13 @@ class StepWatch:
                 longest_s = number(job.doc.get("pause_s")) or 0.0
                 watched = self._watched[job.id] = _Watched(newest, now - job.stood_s(at), now, longest_s)
                 watched.stops = bool(job.idle_in_stop)
-                watched.saved = _saved(beat)
+                watched.saved = _saved_so_far(beat)
             silent, trains = now - watched.heard > self._silent_s, beat.shim.trainer == "running"
             idle = (
-                beat.shim.trainer == "stopping" and watched.stops and not _works(beat) and _saved(beat) == watched.saved
+                beat.shim.trainer == "stopping"
+                and watched.stops
+                and not _uses_machine(beat)
+                and _saved_so_far(beat) == watched.saved
             )
             if newest != watched.newest:
                 if watched.trains and not silent:
@@ -85,7 +89,8 @@ class StepWatch:
             elif silent or not (trains or idle):
                 watched.since = now
             watched.heard, watched.trains, watched.generation = now, trains, beat.shim.generation
-            watched.stops, watched.saved = beat.shim.trainer == "stopping", _saved(beat)
+            watched.stops = beat.shim.trainer == "stopping"
+            watched.saved = _saved_so_far(beat)
             watched.usual_s = progress.seconds_per_iteration or watched.usual_s
 
     def changes(self, job: JobRecord, at: Moment) -> JobChanges:
@@ -114,11 +119,11 @@ class StepWatch:
         return max(self._least_s, USUAL_STEPS * usual_s, LONGEST_PAUSES * watched.longest_s)
 
 
-def _saved(beat: Heartbeat) -> _Saved:
+def _saved_so_far(beat: Heartbeat) -> _Saved:
     return beat.checkpoint, beat.shim.in_memory, beat.checkpoint_at
 
 
-def _works(beat: Heartbeat) -> bool:
+def _uses_machine(beat: Heartbeat) -> bool:
     """True if a training uses CPU or a disk, or if that is not known."""
     use = beat.usage
     return use.cpu_cores is None or use.cpu_cores > IDLE_CORES or bool(use.block_io)

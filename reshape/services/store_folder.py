@@ -32,11 +32,11 @@ def keep_to_folder(store: Store, state: Path, master_key: bytes) -> None:
     }
     before = store.get("terms", ROW)
     if before is not None and before.get("key") != mine["key"]:
-        _check(store, state, before, mine["host"])
+        _refuse_other_folder(store, state, before, mine["host"])
     store.put("terms", mine)
 
 
-def _check(store: Store, state: Path, before: Doc, host: str) -> None:
+def _refuse_other_folder(store: Store, state: Path, before: Doc, host: str) -> None:
     path = Path(str(before.get("path")))
     here = before.get("host") == host
     if here and (not path.exists() or (state.exists() and path.samefile(state))):

@@ -126,7 +126,8 @@ class ProgressReader:
         `pieces`: the output from its end on. All of it is searched for the report of a hook, and some megabytes for
         what counts where there is none.
         """
-        searched, printed = 0, Progress()
+        searched = 0
+        printed = Progress()
         for piece in pieces:
             if report := "" if self._pattern else _newest_report(piece):
                 self.line(report, at, late=True)
@@ -210,7 +211,8 @@ class ProgressReader:
 
     def _iterations(self, report: ProgressLine) -> tuple[int | None, int | None]:
         """Return step and total, or neither where a better count is known. Epochs are counted where nothing else is."""
-        step, total, rank = report.step, report.total, _rank_of_count(report)
+        step, total = report.step, report.total
+        rank = _rank_of_count(report)
         if step is not None and report.by_hook and report.epoch is not None:
             self._hook_tells_epochs = True
         if step is None and report.epochs and (report.epoch or 0.0) >= 1:
@@ -262,7 +264,8 @@ class ProgressReader:
             self._empty_window()
         if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
             self._extend_window(step, at)
-        self._newest_step, self._newest_kind = step, kind
+        self._newest_step = step
+        self._newest_kind = kind
         first = p.first_step_at if p.first_step_at is not None else at
         last = max(at, p.last_step_at or at)
         gap_s = max(p.longest_gap_s, last - (p.last_step_at or last))

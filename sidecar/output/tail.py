@@ -75,7 +75,8 @@ class LogTail:
         if not self._skip_to and size - self._at > FAR_BEHIND:
             self._skip_to = size - BEHIND
         if self._skip_to and piece:
-            self._at, self._skip_to, self.passed_over = self._skip_to, 0, True
+            self._at, self._skip_to = self._skip_to, 0
+            self.passed_over = True
             return piece + b"\n"  # two cut lines are no whole one
         return piece
 

@@ -128,7 +128,7 @@ def test_a_suspension_waits_for_a_slow_save_and_then_loses_no_step(up: Up, tmp_p
 
 @pytest.mark.parametrize("killed", ["shim_pid", "trainer_pid"])
 def test_a_kill_in_a_save_that_was_asked_for_ends_no_reshaping(up: Up, tmp_path: Path, killed: str) -> None:
-    """What it lost came by the kill: it does not show that the training cannot save."""
+    """See that a loss by the kill does not show that the training cannot save."""
     job_id = f"killed-{killed.removesuffix('_pid')}"
     one = Slow(up, tmp_path, job_id)
     one.touch("slow save")

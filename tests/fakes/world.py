@@ -89,7 +89,7 @@ class FakeClock:
     def wall(self) -> float:
         return 1_700_000_000.0 + self.time + self.ahead_s
 
-    def boot(self) -> str:
+    def boot_id(self) -> str:
         return "since this test began"
 
 

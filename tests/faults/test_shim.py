@@ -354,7 +354,7 @@ def test_a_trainer_that_does_not_save_in_time_is_killed_at_the_deadline(tmp_path
 
 
 def test_a_lease_that_ends_while_a_stop_is_waited_for_is_told(tmp_path):
-    """What is lost then is not the training's own fault."""
+    """See that what is lost then is not the training's own fault."""
     with running_shim(tmp_path, trainer("ignores_sigterm"), grace_s=0.5) as shim:
         shim.client.start(1)
         eventually(lambda: "ready" in shim.output.read_text(), "ready")

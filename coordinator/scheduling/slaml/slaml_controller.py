@@ -124,7 +124,7 @@ class SlamlController:
         """Write its status, and copy an edited deadline to the jobs that have not ended."""
         jobs = self._jobs(slaml) if slaml.doc.get("inserted") else []
         wall = self._clock.wall()
-        at = Moment(self._clock.now(), wall, self._clock.boot())
+        at = Moment(self._clock.now(), wall, self._clock.boot_id())
         replicas = [[slaml_status.replica(job, at) for job in of_task] for of_task in jobs]
         for job in (job for of_task in jobs for job in of_task):
             record = self._cache.job(str(job["job_id"])) if job is not None else None

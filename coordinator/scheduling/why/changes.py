@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from adaptive_scheduler.candidates import gpus, nodes_for, taken
+from adaptive_scheduler.candidates import gpus, nodes_for, told_as_used
 from adaptive_scheduler.models.allocatable import allocatable_on
 from adaptive_scheduler.models.prediction import t_keep
 from adaptive_scheduler.settings import Settings
@@ -123,12 +123,12 @@ def _nodes(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     for node in islice((n for n in allowed if not n.heard), EACH):
         back = replace(node, heard=True)
         yield Change(f"that node {node.name} has not been heard of lately", "if its agent reported again", node=back)
-    for node in islice((n for n in allowed if n.taken), EACH):
-        yield Change(f"that {taken(node)}", "without them", node=_sound(node, lambda gpu: gpu.taken))
+    for node in islice((n for n in allowed if n.used_by_others), EACH):
+        yield Change(f"that {told_as_used(node)}", "without them", node=_sound(node, lambda gpu: gpu.used_by_others))
     for node in islice((n for n in allowed if n.working < len(n.gpus)), EACH):
         broken = gpus(len(node.gpus) - node.working)
         verb = "is" if broken == "1 GPU" else "are"
-        sound = _sound(node, lambda gpu: gpu.state == "faulty" and not gpu.taken)
+        sound = _sound(node, lambda gpu: gpu.state == "faulty" and not gpu.used_by_others)
         yield Change(f"that {broken} of node {node.name} {verb} faulty", "without that", node=sound)
 
 

@@ -50,7 +50,7 @@ class Turn:
                 n.gpu_type,
                 n.idle,
                 n.healthy,
-                n.taken,
+                n.used_by_others,
                 n.schedulable,
                 n.heard,
                 n.cores,

@@ -427,7 +427,7 @@ def test_a_job_that_cannot_start_at_all_is_told_what_to_change(job, nodes, words
 
 
 def in_use_by_others(name, idle, others):
-    used = tuple(Gpu(f"{name}-others-{i}", "faulty", taken=True) for i in range(others))
+    used = tuple(Gpu(f"{name}-others-{i}", "faulty", used_by_others=True) for i in range(others))
     found = node(name, idle=idle)
     return replace(found, gpus=(*found.gpus, *used))
 

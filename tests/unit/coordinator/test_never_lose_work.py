@@ -234,7 +234,8 @@ def test_a_training_that_was_let_to_answer_its_stop_is_found_out_if_it_does_not_
 
 
 def test_a_pod_of_a_gang_that_is_lost_while_it_saves_is_a_fault() -> None:
-    saving, saved = seen("stopping", **STOPPED), seen("exited", **STOPPED, exit_code=143)
+    saving = seen("stopping", **STOPPED)
+    saved = seen("exited", **STOPPED, exit_code=143)
     gang = plain(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a",)), resumes="hook", gpus_per_pod=1)
     half = world(gang, saved, mine("a", "b"), pods={0: saved, 1: saving}, lost_pods=frozenset({1}))
     assert half.broken_off

@@ -45,6 +45,7 @@ def told(snapshot: ClusterSnapshot, settings: Settings = SETTINGS, job: str = "n
     return said.removeprefix(plain).strip()
 
 
+OF_OTHERS = Gpu("x", "faulty", used_by_others=True)
 CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
     "fewer GPUs": (
         cluster(waiting(optional=(4,)), idle=2, used=0), "its smallest count, 4 GPUs", "if it allowed 2",
@@ -83,7 +84,7 @@ CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
     "GPUs that others use": (
         cluster(
             running("one", 4, optional=(4,)), waiting(optional=(1,)),
-            nodes=(replace(owned("a", 4, "one"), gpus=(*owned("a", 4, "one").gpus, Gpu("x", "faulty", taken=True))),),
+            nodes=(replace(owned("a", 4, "one"), gpus=(*owned("a", 4, "one").gpus, OF_OTHERS)),),
         ),
         "that 1 GPU of node a is used by others of that machine", "without them",
     ),

@@ -386,7 +386,8 @@ def test_keras_own_bars_count_before_counters_that_a_callback_prints() -> None:
 
 
 def test_steps_of_validation_within_a_training_do_not_begin_its_speed_anew() -> None:
-    reader, at = read(), 1.0
+    reader = read()
+    at = 1.0
     for step in range(20, 40):
         at += 1.0
         validation = "".join(f"step={n} val_loss=0.5\n" for n in range(3))
@@ -395,7 +396,8 @@ def test_steps_of_validation_within_a_training_do_not_begin_its_speed_anew() -> 
 
 
 def test_a_second_process_that_prints_the_same_steps_a_little_later_does_not_begin_the_speed_anew() -> None:
-    reader, at = read(), 1.0
+    reader = read()
+    at = 1.0
     for step in range(1, 40):
         at += 1.0
         reader.feed(f"step={step + 1} loss=0.5\nstep={step} loss=0.5\n".encode(), at)
@@ -418,7 +420,8 @@ def test_all_that_is_kept_is_searched_for_a_report_of_a_hook_and_its_end_for_oth
     monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(progress, "MOST_SEARCHED", 100)
-    reader, pieces = read(first), [b"nothing\n" * 13, b"step=38 total=40\n"]
+    reader = read(first)
+    pieces = [b"nothing\n" * 13, b"step=38 total=40\n"]
     reader.find_newest_count(iter(pieces), 9.0)
     assert reader.progress.iterations == (first != "nothing"), "it is too far back"
     reader.find_newest_count(iter([*pieces, f"{by_hook(7, 2.0)}\n".encode()]), 9.0)
