@@ -49,7 +49,9 @@ def test_a_fit_of_two_workers_is_left_alone_and_fails_in_keras_itself(tmp_path: 
     for member, worker in enumerate(workers):
         output, _ = worker.communicate(timeout=WITHIN_S)
         assert worker.returncode == 1 and "workers 2\n" in output, output
-        assert "keras/src" in output and output.splitlines()[-1].endswith("to a Tensor."), output
+        # On a busy machine TensorFlow may say behind the error that it no longer hears the other worker.
+        said = re.split(r"^E\d{4} .*StartAbort", output, maxsplit=1, flags=re.MULTILINE)[0]
+        assert "keras/src" in said and said.splitlines()[-1].endswith("to a Tensor."), output
         (why,) = ALONE.findall(output)
         assert why.startswith("it trains in several processes; a loop that stops them together")
         assert not (tmp_path / f"announce-{member}").exists()
