@@ -14,6 +14,7 @@ Called by `variables`; the standard library, Python 3.8 and newer.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -35,11 +36,18 @@ DIGITS = 3  # behind the point: a number that has more was not typed
 
 def _age_s() -> float:
     """Return for how long this process has run; 0 where that is not known."""
+    started_s = _started_s(os.getpid())
+    return 0.0 if started_s is None else plain.boottime() - started_s
+
+
+@functools.lru_cache(1)
+def _started_s(pid: int) -> float | None:
+    """Return when this process was started, by the boot clock; None where that is not known."""
     try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return plain.boottime() - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return None
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _of_floats(clock: Callable[[], float]) -> Callable[[Any], float | None]:
@@ -98,7 +106,6 @@ class ClockReadings:
 
     def begin(self) -> None:
         """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
-        age_s = _age_s()
         self._looked_at = time.monotonic()
         for holder in self._holders():
             for place, value in places(holder):
@@ -108,11 +115,11 @@ class ClockReadings:
                     clock, ago_s, _ = self._saved.pop(at)
                     self._set(holder, place, clock, ago_s, value)
                 else:
-                    self._note(at, value, age_s)
+                    self._note(at, value, _age_s)
 
-    def _note(self, at: tuple[Key, Place], value: Any, within_s: float) -> None:
-        """Remember by which clock this value was read in the last `within_s` seconds, if by one."""
-        if at not in self._clocks and (clock := _clock_of(value, within_s)):
+    def _note(self, at: tuple[Key, Place], value: Any, since_s: Callable[[], float]) -> None:
+        """Remember by which clock this value was read since a moment that `since_s` tells, if by one."""
+        if at not in self._clocks and (clock := _clock_of(value, since_s)):
             self._clocks[at] = clock
             self._readings[at] = value
 
@@ -135,17 +142,20 @@ class ClockReadings:
         may be as large as a reading of the monotonic clock.
         """
         found = [(*at, *reading) for at, reading in self._saved.items()]
-        age_s = _age_s()
         first = self._first
         self._first = False
-        since_look_s = time.monotonic() - self._looked_at
+        looked_at = self._looked_at
         self._looked_at = time.monotonic()
+
+        def since_look_s() -> float:
+            return time.monotonic() - looked_at
+
         for holder in self._holders():
             for place, value in places(holder):
                 at = holder.key, place
                 if first:
                     of_loop = at in self._met or (isinstance(holder, Frame) and len(place) == 1)
-                    self._note(at, value, since_look_s if of_loop else age_s)
+                    self._note(at, value, since_look_s if of_loop else _age_s)
                 clock = self._clocks.get(at)
                 if clock is None:
                     continue
@@ -153,7 +163,7 @@ class ClockReadings:
                 if ago_s is None:
                     continue
                 is_same = value in (self._earlier.get(at), self._readings.get(at))
-                if is_same or _is_of(clock, ago_s, age_s if clock in LARGE else since_look_s):
+                if is_same or _is_of(clock, ago_s, _age_s if clock in LARGE else since_look_s):
                     self._readings[at] = value
                     found.append((*at, clock, ago_s, value))
         return found
@@ -164,14 +174,18 @@ def _is_same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
 
 
-def _clock_of(value: Any, within_s: float) -> str:
-    """Return by which clock this value was read in the last `within_s` seconds; empty if by none."""
+def _clock_of(value: Any, since_s: Callable[[], float]) -> str:
+    """Return by which clock this value was read since the moment that `since_s` tells; empty if by none."""
     ago = ((clock, read(value)) for clock, read in AGO.items())
-    return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, within_s)), "")
+    return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, since_s)), "")
 
 
-def _is_of(clock: str, ago_s: float, within_s: float) -> bool:
-    return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= within_s
+def _is_of(clock: str, ago_s: float, since_s: Callable[[], float]) -> bool:
+    """True if this clock gave a value `ago_s` seconds ago that was read since the moment that `since_s` tells.
+
+    `since_s` is asked here, behind the clock: asked before, it would be too short by as long as we had no processor.
+    """
+    return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= since_s()
 
 
 def _later(value: Any, seconds: float) -> Any:

@@ -71,8 +71,12 @@ def test_what_a_new_start_would_not_make_again_is_said_and_trains_on(
     assert stopped.status == 143, "until then it is stopped"
     assert why not in stopped.errors
     trains_on = run(script, tmp_path / "parts", 2, LATER)
-    assert trains_on.status == 0, trains_on.errors
     assert f"this training could not be saved and goes on: {why}" in trains_on.errors
     assert trains_on.steps[-1] == STEPS
-    assert trains_on.measured == undisturbed.measured
+    ended = trains_on
+    if trains_on.status == 143:  # the stop was tried again, a second later, once the result could be saved
+        ended = run(script, tmp_path / "parts", 3)
+        assert ended.steps == []
+    assert ended.status == 0, ended.errors
+    assert ended.measured == undisturbed.measured
     assert same_weights(script, tmp_path / "whole", tmp_path / "parts")

@@ -787,6 +787,21 @@ def test_time_that_a_script_measures_goes_on_without_the_pauses(tmp_path: Path, 
     assert timed(tmp_path, way, 3)[-2:] == ["True 1500000000.25", "0"]
 
 
+def test_a_reading_is_known_though_we_had_no_processor_between_two_looks_at_a_clock(tmp_path: Path) -> None:
+    slow = """
+time.reads = 0
+def slow(read=time.monotonic):
+    time.reads += 1
+    return read() + 0.001 * time.reads**3
+time.monotonic = slow
+"""
+    begin = CLOCKS + slow + "last = time.monotonic()" + BEGIN
+    script = TIMED.replace("PASSED", "time.monotonic() - last")
+    assert run(tmp_path, script, 1, stop=3, begin=begin)[-1] == "143"
+    assert run(tmp_path, script, 2, stop=6, begin=begin)[-1] == "143"
+    assert run(tmp_path, script, 3, begin=begin)[-2:] == ["True 1500000000.25", "0"]
+
+
 def test_time_that_has_passed_before_a_stop_has_passed_after_it(tmp_path: Path) -> None:
     script = """
 for step in state.steps(4):
