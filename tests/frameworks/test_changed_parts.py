@@ -25,7 +25,7 @@ KEPT = [
     (LIGHTNING, "averages"),
     (LIGHTNING, "by hand"),
     (LIGHTNING, "loaders made anew"),
-    (LIGHTNING, "loaders made once"),
+    pytest.param(LIGHTNING, "loaders made once", marks=pytest.mark.deep),
 ]
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),

@@ -194,7 +194,7 @@ def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_b
     assert same_weights(LIGHTNING, whole, parts)
 
 
-@pytest.mark.parametrize("script", ALL)
+@pytest.mark.parametrize("script", [HUGGING_FACE, LIGHTNING, LOOP, ACCELERATE], ids=lambda one: one.file[:-3])
 def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Script, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(script, whole, 1)
@@ -267,7 +267,12 @@ def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -
         ),
         pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole", marks=pytest.mark.deep),
         pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer"),
-        pytest.param(on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2), (1, 2, 1), id="processes-more"),
+        pytest.param(
+            on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2),
+            (1, 2, 1),
+            id="processes-more",
+            marks=pytest.mark.deep,
+        ),
         pytest.param(
             on_gpus(61, "sum", 30, True, dataloader_drop_last=True),
             (3, 2, 4),
