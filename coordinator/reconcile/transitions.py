@@ -310,9 +310,15 @@ def failed(w: ObservedState, why: str) -> WriteJob:
 
 
 def _loss_undetermined(w: ObservedState) -> bool:
-    """True if the coordinator stopped it, and no output since then could show a loss."""
-    ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
-    return isinstance(ours, int) and (lost is None or lost.generation < ours) and not w.copy_lost
+    """True if the coordinator stopped it, and no output since then could show a loss.
+
+    Without any report it was a fault that ended it together with its coordinator, as a reboot does: what it loses by
+    that cannot be told apart from a loss by the stop.
+    """
+    if w.seen is None or w.copy_lost:
+        return False
+    ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost
+    return isinstance(ours, int) and (lost is None or lost.generation < ours)
 
 
 def grant_fields(w: ObservedState) -> JobChanges:

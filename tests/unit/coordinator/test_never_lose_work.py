@@ -15,6 +15,7 @@ from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord
 from coordinator.reconcile.actions import RequestRemoval, StopTrainer, Wait
 from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.transitions import grant_fields
 from coordinator.scheduling.intake import acceptance_fields, problems
 from sidecar.protocol import Checkpoint, Heartbeat, Lost
 from tests.fakes.shims import Behaviour
@@ -231,6 +232,16 @@ def test_a_training_that_was_let_to_answer_its_stop_is_found_out_if_it_does_not_
     for lost in ({}, {"lost": True, "remove_asked": True}):
         told_end = world(job, seen("exited", **STOPPED, **more), mine("a", "b"), **lost)
         assert written(told_end, "grant")["stopped_by_us"] == 2, how
+
+
+def test_a_loss_by_the_end_of_a_machine_is_not_blamed_on_the_stop_before_it() -> None:
+    """After a reboot nothing tells any more that the training had gone on well since that stop."""
+    job = plain(
+        s.ADJUSTING, "a", op=start_of(kind="restart", generation=3), resumes="hook", stopped_by_us=2, generation=2
+    )
+    assert grant_fields(world(job, None, mine("a"))) == {"stopped_by_us": None}
+    silent = world(job, seen("exited", exit_code=1), mine("a"))
+    assert grant_fields(silent) == {"stopped_by_us": 2}, "nothing was printed since the stop: it may show later"
 
 
 def test_a_pod_of_a_gang_that_is_lost_while_it_saves_is_a_fault() -> None:
