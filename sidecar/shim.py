@@ -25,6 +25,7 @@ import time
 from typing import IO, Any, Iterable, Iterator
 
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
+MOST_ANNOUNCED = 16 * 1024 * 1024  # bytes: each process adds some 50, and a sweep may have as many as it likes
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
 IDLE_S = 5.0  # what a command leaves behind that has done nothing for so long is no training
@@ -92,11 +93,11 @@ def killed_by_sigkill(pid: int) -> bool:
     return False
 
 
-def dies_of_sigterm(pid: int) -> bool:
-    """True if this process neither handles nor ignores SIGTERM."""
+def answers_sigterm(pid: int, how: str) -> bool:
+    """True if this process handles SIGTERM (`how` is SigCgt) or ignores it (SigIgn)."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
-        masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigIgn:", "SigCgt:"))]
-        return not any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+        masks = [int(line.split()[1], 16) for line in file if line.startswith(f"{how}:")]
+        return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
     return False
 
 
@@ -352,6 +353,8 @@ class Shim:
         self.background: set[int] = set()  # those that train on though the command has ended well
         # When they were last seen busy, and the CPU seconds that they had wanted.
         self.used: tuple[float, float] = (0.0, 0.0)
+        self.waits = False  # the newest stop waits for those that save
+        self.unsaving_since = NEVER  # while it waits: since when none of the living saves
         self.looked_for_restarts = 0.0
         self.looked_at_end = self.lived_at = 0.0  # of those that have saved and end
         # When they have last shown that they live, and the CPU seconds that they had wanted.
@@ -491,6 +494,8 @@ class Shim:
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
         self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
         self.looked_at_end = 0.0
+        self.waits = False
+        self.unsaving_since = NEVER
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         if launch.pod:
@@ -630,8 +635,8 @@ class Shim:
     def _stop(self, ask: "dict[str, Any]") -> None:
         """Stop the trainer. With `wait` one that announced that it saves when asked is not killed before it has."""
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
-        patient = ask.get("wait") is True and bool(self._savers())
-        kill_at = NEVER if patient else boottime() + self.grace_s
+        self.waits = ask.get("wait") is True and bool(self._savers())
+        kill_at = NEVER if self.waits else boottime() + self.grace_s
         self._quit(kill_at, in_place=ask.get("in_place") is True, after=[str(gpu) for gpu in ask.get("gpu_ids") or ()])
 
     def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False, after: "Iterable[str]" = ()) -> None:
@@ -670,14 +675,15 @@ class Shim:
 
         All others, such as the `tee` that one prints to, live until these have ended. Of the processes that wait for
         them one that handles SIGTERM gets it, too. Any other would go on to the next command of a script, or end those
-        that save by its own end: it is held until they have ended, and then ends by the same signal.
+        that save by its own end: it is held until they have ended, and then ends by the same signal, or by SIGKILL if
+        it ignores that one.
         """
         leader = {trainer.pid} if trainer.returncode is None else set()
         self.saving = {pid: born(pid)[1] for pid in self._savers() or leader}
         for pid in self.saving:
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
-                if dies_of_sigterm(above):
+                if not answers_sigterm(above, "SigCgt"):
                     self._hold_still(above)
                 elif above not in self.asked:
                     self.asked.add(above)
@@ -703,13 +709,19 @@ class Shim:
             self.end_code = -signal.SIGKILL
         for pid, when in held.items():
             if born(pid)[1] == when:
-                send(pid, signal.SIGKILL if pid in self.killed else signal.SIGTERM)  # before it goes on
+                ignores = answers_sigterm(pid, "SigIgn")
+                if ignores:
+                    self.end_code = self.end_code or -signal.SIGTERM  # it ends by us, not by a want of memory
+                send(pid, signal.SIGKILL if ignores or pid in self.killed else signal.SIGTERM)  # before it goes on
                 send(pid, signal.SIGCONT)
 
     def _announcements(self) -> "Iterator[list[bytes]]":
         """Yield the words of each line of the announcement, which every process of the trainer may write."""
         with contextlib.suppress(OSError), open("announce", "rb") as file:
-            yield from (line.split() for line in file.read(BIG_LINE).splitlines())
+            text = file.read(MOST_ANNOUNCED)
+            if len(text) == MOST_ANNOUNCED:
+                text = text[: text.rfind(b"\n") + 1]  # its last line may be cut, and would tell of another process
+            yield from (line.split() for line in text.splitlines())
 
     def _announced(self, word: bytes) -> bool:
         """Return whether a hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished), stopped."""
@@ -745,9 +757,10 @@ class Shim:
         self._ask_restarted(now)
         if self._hangs_at_its_end(now):
             self._quit(now + self.grace_s, in_place=self.in_place)
-        answered = self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]
-        if answered and not self._still_saving():
-            self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
+        if self.alive and self.trainer and self.status["patient"] and self._has_answered(self.trainer, now):
+            self._quit(now + self.grace_s, in_place=self.in_place)
+            if self.trainer.returncode is None:
+                self._ask_rest()
         due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             if due or not self._trains_on(self.trainer, now):
@@ -755,6 +768,24 @@ class Shim:
         for part in filter(None, (self.warm, self.copy, self.freezer, self.filter)):
             part.tick(now)
         self._keep_sidecar(now)
+
+    def _has_answered(self, trainer: Child, now: float) -> bool:
+        """Return whether all that were asked to save have ended: then what is left has its grace.
+
+        The command may go on without them, if it handles SIGTERM. It may start another training, too, which is then
+        asked as soon as it has announced that it saves (`_ask_restarted`).
+        """
+        if self._still_saving() or (trainer.returncode is None and self._savers()):
+            self.unsaving_since = NEVER
+            return False
+        self.unsaving_since = min(self.unsaving_since, now)
+        return trainer.returncode is not None or now > self.unsaving_since + LOOK_S  # it may be about to end
+
+    def _ask_rest(self) -> None:
+        """SIGTERM to all that have not had it, such as the next command of a script that goes on."""
+        for pid in set(family(self._strangers())) - self.asked:
+            self.asked.add(pid)
+            send(pid, signal.SIGTERM)
 
     def _reap_children(self) -> None:
         """Take the exit status of all that has ended, also of orphans that the kernel gave us."""
@@ -797,10 +828,14 @@ class Shim:
 
         They are held until it has saved, so that they start no more.
         """
-        if not self.status["patient"] or now < self.looked_for_restarts + LOOK_S:
+        if not self.waits or not self.alive or now < self.looked_for_restarts + LOOK_S:
             return
         self.looked_for_restarts = now
-        for pid in self._savers() - self.asked:
+        restarted = self._savers() - self.asked
+        if restarted and not self.status["fenced"] and not self.ending:
+            self.kill_at = NEVER
+            self.status["patient"] = True
+        for pid in restarted:
             self.saving[pid] = born(pid)[1]
             self.asked.add(pid)
             above = born(pid)[0]

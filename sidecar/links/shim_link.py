@@ -26,6 +26,7 @@ SOCKET, STATUS = "shim.sock", {"do": "status"}
 ANNOUNCE = "announce"  # written beside it by a hook
 WITHDRAWN, WITHDRAWN_MOST = "withdrawn:", 400  # in it, before the reason; letters of that
 ENDED = "the process that had announced that it saves has ended"
+MOST_ANNOUNCED = 16 * 1024 * 1024  # bytes, as in `shim.py`
 LINE_LIMIT = 256 * 1024  # bytes
 PATIENCE_S = 5.0  # for an answer
 SILENCE_S = 7.0  # after which the shim is queried; it is heard at each heartbeat
@@ -196,11 +197,13 @@ def _lines(path: Path) -> list[str]:
         try:
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 return []
-            text = os.read(number, LINE_LIMIT).decode("utf-8", "replace")
+            read = os.read(number, MOST_ANNOUNCED)
         finally:
             os.close(number)
     except PermissionError:  # of another user, who lets nobody read it
         return ["SIGUSR1"]
     except OSError:
         return []
-    return text.replace("\u00a0", " ").splitlines()
+    if len(read) == MOST_ANNOUNCED:
+        read = read[: read.rfind(b"\n") + 1]  # its last line may be cut, and would tell of another process
+    return read.decode("utf-8", "replace").replace("\u00a0", " ").splitlines()

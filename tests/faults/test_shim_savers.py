@@ -137,6 +137,57 @@ def test_a_kill_while_it_saves_is_told_though_the_command_around_it_is_ended_by_
         assert not (tmp_path / "went_on").exists()
 
 
+def test_a_training_behind_thousands_that_have_ended_is_waited_for(tmp_path):
+    """As the last one of a long sweep."""
+    before = "seq 4000 | sed 's/.*/SIGUSR1 143 9999999@&\\nended 9999999@&/' > \"$RESHAPE_ANNOUNCE\"; "
+    with training(tmp_path, before + COMMANDS["a pipe"]) as shim:
+        shim.client.start(1, ["A"])
+        until_trained(shim)
+        (saver,) = (pid for pid in announced_savers(tmp_path) if Path(f"/proc/{pid}").exists())
+        os.kill(saver, signal.SIGSTOP)  # it takes longer than the grace to save
+        shim.client.stop(1, grace_s=0.1, wait=True)
+        eventually(lambda: shim.client.status()["patient"], "it is waited for")
+        eventually(lambda: stat_of(int(stat_of(saver)[1]))[0] == "T", "its parent is held")
+        os.kill(saver, signal.SIGCONT)
+        status = shim.client.wait("exited")
+        assert status["stop_asked"] and not status["exit_note"].startswith("had to kill"), status
+        (tmp_path / "hurry").touch()
+        shim.client.start(2, ["A"])
+        assert shim.client.wait("exited")["exit_code"] == 0
+    assert trained(tmp_path) == list(range(STEPS)), "each step once"
+
+
+GOES_ON = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+subprocess.run([sys.executable, "train.py"])
+while True:
+    subprocess.run(["sleep", "0.1"])
+"""
+GO_ON = {
+    "a driver that handles SIGTERM": ("exec PYTHON goes_on.py", "had to kill"),
+    "an interactive shell, which ignores it": ("bash -ic 'PYTHON train.py; echo x >> went_on; sleep 1000'", ""),
+}
+
+
+@pytest.mark.parametrize("how", GO_ON)
+def test_a_command_that_goes_on_without_its_training_has_its_grace_and_no_more(tmp_path, how):
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+    command, note = GO_ON[how]
+    with training(tmp_path, command, grace_s=1.0) as shim:
+        shim.client.start(1, ["A"])
+        until_trained(shim)
+        shim.client.stop(1, grace_s=1.0, wait=True)
+        status = shim.client.wait("exited")
+        assert status["exit_note"].startswith(note) and bool(note) == bool(status["exit_note"]), status
+        assert status["exit_code"] == (-signal.SIGKILL if note else -signal.SIGTERM)
+        assert not (tmp_path / "went_on").exists()
+        done = len(trained(tmp_path))
+        shim.client.start(2, ["A"])
+        until_trained(shim)
+    assert trained(tmp_path)[: done + 5] == list(range(done + 5)), "each step once"
+
+
 RESTARTS = {
     "a shell": "trap : TERM; until PYTHON train.py; do sleep 0.1; done",
     "a script": "exec PYTHON restarts.py",

@@ -164,6 +164,7 @@ def test_a_question_fails_at_once_when_there_is_no_connection_or_it_ends(tmp_pat
         ("withdrawn:full 8@1\nended 8@1\nSIGUSR1 143 9@1\n", True, ""),
         ("SIGUSR1 143 8@1\nended 8@1\n", False, shim_link.ENDED),
         ("SIGUSR1 143 7@1\nstopped 7@1\nended 7@1\n", True, ""),
+        ("SIGUSR1 143 8@1234\nended 8@1234\n" * 20_000 + "SIGUSR1 143 7@1\n", True, ""),
         ("withdrawn:\x1b[2J" + "x" * 900 + " 7@1\n", False, " [2J" + "x" * (shim_link.WITHDRAWN_MOST - 4)),
     ],
 )
