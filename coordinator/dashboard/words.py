@@ -145,10 +145,18 @@ def progress(view: View) -> str:
 
 def _to_target(view: View) -> str | None:
     """Format the distance to the target, predicted or at most; None if unknown."""
-    aims = isinstance(view.get("target"), dict) or view.get("target_top5") is not None
     epochs = measured(view.get("epochs_left"), "{:.1f} epochs")
     left = epochs or measured(view.get("iterations_left"), "{:.0f} iterations")
-    return f"{'at most' if view.get('length_unsure') else 'about'} {left} to its target" if aims and left else None
+    return (
+        f"{'at most' if view.get('length_unsure') else 'about'} {left} to its target"
+        if has_target(view) and left
+        else None
+    )
+
+
+def has_target(view: View) -> bool:
+    """Return whether it ends once a measure that it prints is there."""
+    return isinstance(view.get("target"), dict) or view.get("target_top5") is not None
 
 
 def seconds(value: float) -> str:

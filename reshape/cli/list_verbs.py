@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, tell_trouble, trouble, width, with_job_id
+from reshape.output.terminal import (
+    CliSettings,
+    coloured,
+    print_out,
+    printing,
+    tell_trouble,
+    trouble,
+    width,
+    with_job_id,
+)
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -38,8 +47,9 @@ ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline"
 def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) -> None:
     """List jobs that wait, run or ended within a day.
 
-    GPUS: now, and the most that it can run on. END: until its end, or its start. TIME: how long it has run. A terminal
-    shows one line per job; `reshape job ID` and `reshape explain ID` tell the whole reason.
+    GPUS: how many it has, and the most that it can run on. END: until its end, or its start: `<` marks the latest time
+    (of 9 in 10), `?` a guess. TIME: how long it has run, or ran. A terminal shows one line per job, cut to fit; a pipe
+    gets all, and `reshape job ID` and `reshape explain ID` tell the whole reason.
     """
     client = settings.client()
     if watch and settings.output == "table":
@@ -72,7 +82,7 @@ def _listed(client: Client, ended: bool, columns: int | None, conditions: dict[s
     none = "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
     if any(value for name, value in conditions.items() if name != "order"):
         none = "No job meets all these conditions; `reshape jobs -a` lists all."
-    return job_table.table(rows, time.time(), columns), "" if rows else none
+    return job_table.table(rows, time.time(), columns, coloured()), "" if rows else none
 
 
 def _picture(
@@ -108,7 +118,7 @@ def queue(settings: CliSettings) -> None:
 
     client = settings.client()
     rows = job_table.chosen(client.jobs(), "start", ["submitted"])
-    print_out(settings, rows, lambda found: job_table.table(found, time.time(), width()))
+    print_out(settings, rows, lambda found: job_table.table(found, time.time(), width(), coloured()))
     if not rows and settings.output == "table":
         click.echo("No job waits.", err=True)
     tell_trouble(client)

@@ -2,7 +2,7 @@
 
 Each job has one line. Where a terminal is too narrow, columns in which no job has anything go first, then the least
 useful ones, and a long name or reason is cut: `reshape job` and `explain` tell it whole, as does a table that goes into
-a file. Text of users is escaped, as in all tables.
+a file. Text of users is escaped, as in all tables. Only the state has a colour, and that on terminals alone.
 """
 
 from __future__ import annotations
@@ -10,35 +10,52 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import click
+
 from coordinator.dashboard import words
 from coordinator.dashboard.words import measured, progress, text
-from reshape.output.tables import NONE, Cells, middle_cut, one_line_each, plain
+from reshape.output.tables import NONE, Cells, cut_apart, one_line_each, plain
 
 View = Mapping[str, Any]
 
-HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "MESSAGE")
-LEAST_WANTED = ("RESHAPES", "AGE", "TIME", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "END")
+HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "REASON")
+LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "TIME", "END")
+COLOURS = {
+    "submitted": "yellow", "suspended": "magenta", "held": "magenta", "initializing": "cyan", "initialized": "cyan",
+    "adjusting": "cyan", "restarting": "cyan", "running": "green", "completed": "blue", "failed": "red",
+    "cancelled": "bright_black",
+}  # fmt: skip
 LONGEST_NAME = 0.25  # of the width of a terminal
 EMULATED = "The GPUs are emulated."
 LAST = float("inf")  # of jobs without a value to sort by
 
 
-def table(rows: Sequence[View], now: float, width: int | None = None) -> str:
+def table(
+    rows: Sequence[View], now: float, width: int | None = None, coloured: bool = False, marks: Sequence[str] = ()
+) -> str:
     """A line per job. `now`: seconds since 1970; `width`: columns of the terminal, None for no limit.
 
-    GPUS are those that it has and the most that it can run on; TIME is how long it has run, or ran.
+    GPUS are those that it has and the most that it can run on; TIME is how long it has run, or ran. `marks`: letters
+    before the names of the jobs.
     """
     cells: list[Cells] = [_cells(view, now, short=width is not None) for view in rows]
     empty = [name for at, name in enumerate(HEAD) if all(row[at] == NONE for row in cells)]
     head: Cells = HEAD
     if width is not None:
-        cells = [(middle_cut(plain(row[0]), int(width * LONGEST_NAME)), *row[1:]) for row in cells]
+        names = cut_apart([plain(row[0]) for row in cells], int(width * LONGEST_NAME))
+        cells = [(name, *row[1:]) for name, row in zip(names, cells, strict=True)]
         if HEAD[-1] in empty:
             head, cells = HEAD[:-1], [row[:-1] for row in cells]
+    cells = [(f"{mark} {row[0]}", *row[1:]) for mark, row in zip(marks, cells, strict=True)] if marks else cells
     least_wanted = dict.fromkeys([*(name for name in LEAST_WANTED if name in empty), *LEAST_WANTED])
-    lines = one_line_each(head, cells, width, list(least_wanted))
+    lines = one_line_each(head, cells, width, list(least_wanted), {"STATE": painted_state} if coloured else None)
     emulated = any(view.get("emulated") and view.get("num_gpus") for view in rows)
     return f"{lines}\n{EMULATED}" if emulated else lines
+
+
+def painted_state(state: str) -> str:
+    """The state of a job in its colour; what is no state stays as it is."""
+    return click.style(state, fg=COLOURS[state]) if state in COLOURS else state
 
 
 def _cells(view: View, now: float, short: bool) -> Cells:
@@ -50,11 +67,11 @@ def _cells(view: View, now: float, short: bool) -> Cells:
         text(view.get("node")),
         text(view.get("reshapes")),
         _percent(view) if short else progress(view),
-        _end(view, now),
+        _short_end(view, now) if short else _end(view, now),
         _deadline(view, now),
         _time(view, now),
         measured(view.get("submit_ts"), lambda at: words.brief(now - at)) or NONE,
-        text(_remark(view)),
+        text(_short_reason(view) if short else _remark(view)),
     )
 
 
@@ -64,24 +81,36 @@ def _remark(view: View) -> Any:
     return None if said == "trains" else said
 
 
+def _short_reason(view: View) -> Any:
+    """The same without what other columns say: its name, and that it waits or trains."""
+    if words.state(view) == "suspended":
+        return "until it is resumed"
+    said = _remark(view)
+    if not isinstance(said, str):
+        return said
+    for before in (f"{view.get('job_id')} ", "waits: ", "trains; ", "is ", "it "):
+        said = said.removeprefix(before)
+    return said if said.startswith("waits for ") else said.removeprefix("waits ")
+
+
 def gpus(view: View) -> str:
-    """`2/4`: now, and the most if it can run on several counts; `cpu` of a job that trains without any."""
+    """`2/4`: now, and the most that it can run on; `cpu` of a job that trains without any."""
     counts = view.get("optional_num_gpus")
     allowed = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
     now = view.get("num_gpus") or 0
-    if not allowed:
-        return text(now)
-    if max(allowed) == 0:
+    if allowed and max(allowed) == 0:
         return "cpu"
-    return text(now) if now and len(allowed) == 1 else f"{now}/{max(allowed)}"
+    if view.get("finish_ts") and not now:
+        return NONE
+    return f"{now}/{max(allowed)}" if allowed else text(now)
 
 
 def _percent(view: View) -> str:
     """Its progress in few columns: `30 %` where its length is known."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
-    if view.get("iterations_left") is None and isinstance(done, int) and isinstance(total, int) and total > 0:
-        return f"{100 * done // total} %"
-    return progress(view)
+    if words.has_target(view) or not (isinstance(done, int) and isinstance(total, int) and total > 0):
+        return progress(view)
+    return f"{100 * done // total} %"
 
 
 def _time(view: View, now: float) -> str:
@@ -102,6 +131,16 @@ def _end(view: View, now: float) -> str:
         return left
     doubt = "?" * bool(view.get("start_guesses"))
     return measured(view.get("start_in_s"), lambda s: f"starts in {words.brief(s)}{doubt}") or NONE
+
+
+def _short_end(view: View, now: float) -> str:
+    """The same in few columns: of an interval its later end."""
+    if view.get("finish_ts"):
+        return _end(view, now)
+    for name, before in (("starts_between", "starts"), ("ends_between", "in")):
+        if times := view.get(name):
+            return f"{before} <{words.brief(times[1] - now)}"
+    return _end(view, now).replace("starts in ", "starts ")
 
 
 def _deadline(view: View, now: float) -> str:

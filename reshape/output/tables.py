@@ -6,27 +6,32 @@ print are shown as their escape.
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Cells = Sequence[str]
+Paints = Mapping[int, Callable[[str], str]]  # by the place of a column: colours one of its cells
 
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
 LONGEST = 128  # columns of any cell but a row's last: as long as a job's name may be; what nobody let in may be longer
-LEAST_REASON = 14  # columns: what a table of jobs leaves for why a job is as it is
+LEAST_REASON, REASON_SHARE = 16, 0.2  # columns, and share of them, left for why a job is as it is
+MOST_REASON = 40  # columns: what it shows of that on a terminal, however wide
+FILLED = 0.75  # of its columns: a sentence that ends earlier at a comma or stop is cut between words instead
 NONE = "-"
 
 
-def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
+def table(head: Cells, rows: Iterable[Cells], width: int | None = None, paints: Paints | None = None) -> str:
     """Columns as wide as their widest cell, of which none but the last is wider than `LONGEST`; `width` (columns) cuts
-    the last one, None does not."""
+    the last one, None does not. `paints` colours cells below the head."""
     lines = [list(head), *([*(middle_cut(plain(c), LONGEST) for c in row[:-1]), plain(row[-1])] for row in rows)]
     widths = [max(columns(line[i]) for line in lines) for i in range(len(head))]
     if width is not None:
         before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
         widths[-1] = min(widths[-1], max(width - before, LEAST))
-    return "\n".join(_line(line, widths) for line in lines)
+    head_line, *row_lines = lines
+    return "\n".join([_line(head_line, widths, {}), *(_line(line, widths, paints or {}) for line in row_lines)])
 
 
 def columns(text: str) -> int:
@@ -56,21 +61,45 @@ def fitted(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: 
     return "\n".join([first, *(part for parts in under for part in parts)])
 
 
-def one_line_each(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: Sequence[str]) -> str:
+def one_line_each(
+    head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: Sequence[str],
+    paints: Mapping[str, Callable[[str], str]] | None = None,
+) -> str:  # fmt: skip
     """A line for each row, none wider than `width` columns: those of `least_wanted` go first, then the last is cut.
 
-    They go until `LEAST_REASON` columns are left for the last one, if a row has so much to say there.
+    They go until `LEAST_REASON` and `REASON_SHARE` are left for the last one, if a row has so much to say there; it
+    takes `MOST_REASON` at most. `paints`, by the names of columns, colours cells.
     """
     if width is None:
         return table(head, rows)
+    rows = [[*row[:-1], shortened(plain(row[-1]), MOST_REASON)] for row in rows]
     shown = list(head)
-    longest = max((columns(plain(row[-1])) for row in [head, *rows]), default=0)
-    for name in least_wanted:
+    longest = max(columns(row[-1]) for row in [head, *rows])
+    wanted = min(longest, max(LEAST_REASON, int(width * REASON_SHARE)))
+    for name in [*least_wanted, None]:
         before = _widest(table(shown[:-1], _of(head, rows, shown[:-1]))) + len(GAP)
-        if before + min(longest, LEAST_REASON) <= width:
+        if name is None or before + wanted <= width:
             break
         shown.remove(name)
-    return table(shown, _of(head, rows, shown), width)
+    room = max(width - before, LEAST)
+    lines = [[*row[:-1], shortened(row[-1], room)] for row in _of(head, rows, shown)]
+    if before + LEAST > width:
+        return "\n".join(cut(line, width) for line in table(shown, lines, width).splitlines())
+    return table(shown, lines, width, {shown.index(name): paint for name, paint in (paints or {}).items()})
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in at most so many columns: its first parts if they say enough, else its first words and a mark."""
+    if columns(text) <= width:
+        return text
+    parts = [text[: stop.start()] for stop in re.finditer(r"[;:.,] ", text)]
+    for part in reversed(parts):
+        if FILLED * width <= columns(part) <= width:
+            return part
+    words = _first(text, width - 1)
+    before_last, _, last = words.rpartition(" ")
+    whole = text[len(words)] == " "
+    return f"{before_last if before_last and not whole and columns(last) < width // 2 else words.rstrip()}…"
 
 
 def middle_cut(text: str, width: int) -> str:
@@ -83,6 +112,23 @@ def middle_cut(text: str, width: int) -> str:
         kept = kept[:at] + kept[at + 1 :]
     at = (len(kept) + 1) // 2
     return f"{kept[:at]}…{kept[at:]}"
+
+
+def cut_apart(names: Sequence[str], width: int) -> list[str]:
+    """Cut names in their middle, or as near to it as leaves different names different: `sweep-lr-…10`, `sweep-lr-…20`.
+
+    Each takes so many columns at most.
+    """
+    best = [middle_cut(name, width) for name in names]
+    different = len(set(names))
+    kept = width - 1
+    for head in sorted(range(1, kept), key=lambda count: abs(2 * count - kept)):
+        if len(set(best)) == different:
+            break
+        tried = [name if columns(name) <= width else f"{name[:head]}…{name[head - kept :]}" for name in names]
+        if len(set(tried)) > len(set(best)) and max(map(columns, tried)) <= width:
+            best = tried
+    return best
 
 
 def folded(head: Cells, rows: Sequence[Cells], width: int | None = None) -> str:
@@ -123,9 +169,11 @@ def _first(text: str, width: int) -> str:
     return text
 
 
-def _line(cells: Cells, widths: Sequence[int]) -> str:
+def _line(cells: Cells, widths: Sequence[int], paints: Paints) -> str:
     shown = [*cells[:-1], cut(cells[-1], widths[-1])]
-    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(shown, widths, strict=True)).rstrip()
+    missing = [" " * (width - columns(cell)) for cell, width in zip(shown, widths, strict=True)]
+    painted = [paints[at](cell) if at in paints else cell for at, cell in enumerate(shown)]
+    return GAP.join(cell + spaces for cell, spaces in zip(painted, missing, strict=True)).rstrip()
 
 
 def cut(text: str, width: int) -> str:

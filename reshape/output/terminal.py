@@ -234,6 +234,11 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def coloured() -> bool:
+    """Whether the output goes to a terminal that shows colours, and its user has not forbidden them (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def as_inventory(_: click.Context, option: click.Parameter, given: Any) -> Any:
     """Callback of `--gpus` and `--node`: wrong usage is told before anything starts."""
     if given:

@@ -14,6 +14,7 @@ from coordinator.dashboard.words import measured, text
 from coordinator.model.records import USED_BY
 from reshape.output import job_table
 from reshape.output.tables import cut, plain
+from reshape.output.terminal import coloured
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -21,33 +22,36 @@ if TYPE_CHECKING:
 View = Mapping[str, Any]
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
+NOBODY = "No job waits or runs: `reshape submit -- COMMAND` starts one."
 IDLE, RESERVED, FAULTY, MANY = ".", "+", "!", "#"
 MOST_NODES = 12
 MOST_DECISIONS = 5
 
 
 def drawn(client: Client, columns: int | None, lines: int | None) -> str:
-    """Ask the coordinator, and draw what it answers on `lines` lines but the last; on any number where that is None."""
+    """Ask the coordinator, and draw what it answers on `lines` lines but the last; all of it where they are None."""
     now = client.jobs(), client.gpus(), client.nodes(), client.decisions(limit=MOST_DECISIONS)
-    return frame(*now, time.time(), columns or 100, lines and lines - 1)
+    return frame(*now, time.time(), columns, lines and lines - 1, coloured())
 
 
 def frame(
     jobs: Sequence[View], gpus: Sequence[View], nodes: Sequence[View], decisions: Sequence[View], now: float,
-    width: int = 80, height: int | None = None,
+    width: int | None = 80, height: int | None = None, colours: bool = False,
 ) -> str:  # fmt: skip
-    """One screen; without `height` everything. Pure. Each job has a letter under which its GPUs stand in the bars."""
+    """One screen; without `width` and `height` everything. Pure. A job's letter stands for its GPUs in the bars."""
     letters = _letters(jobs)
     fleet = [_node(view, [g for g in gpus if g.get("node") == view.get("node")], letters) for view in nodes]
     decided = [_decision(view) for view in decisions[:MOST_DECISIONS]]
     if height is not None:
         fleet = _short(fleet, min(MOST_NODES, max(1, height // 4)), "nodes")
         decided = decided[: max(1, height // 6)]
-    listed = _jobs(jobs, letters, now, width)
+    listed = _jobs(jobs, letters, now, width, colours)
     if height is not None:
         listed = _short(listed, max(2, height - len(fleet) - len(decided) - 5), "lines")
-    lines = [_summary(jobs, gpus, now), "", *fleet, "", *listed, "", *decided]
-    return "\n".join(cut(line, width) for line in lines).rstrip()
+    above, below = [_summary(jobs, gpus, now), "", *fleet, ""], ["", *decided]
+    if width is not None:  # the table of jobs fits, and has colours
+        above, below = [cut(line, width) for line in above], [cut(line, width) for line in below]
+    return "\n".join([*above, *listed, *below]).rstrip()
 
 
 def _letters(jobs: Sequence[View]) -> dict[str, str]:
@@ -85,11 +89,15 @@ def _gpu(view: View, letters: Mapping[str, str]) -> str:
     return RESERVED if view.get("state") == "reserved" else IDLE
 
 
-def _jobs(jobs: Sequence[View], letters: Mapping[str, str], now: float, width: int) -> list[str]:
+def _jobs(
+    jobs: Sequence[View], letters: Mapping[str, str], now: float, width: int | None, colours: bool
+) -> list[str]:  # fmt: skip
+    """Return the table of jobs: those that hold GPUs or cores first, then those that start first."""
     if not jobs:
-        return ["No job waits or runs: `reshape submit -- COMMAND` starts one."]
-    named = [{**view, "job_id": f"{letters.get(text(view.get('job_id')), ' ')} {view.get('job_id')}"} for view in jobs]
-    return job_table.table(named, now, width).splitlines()
+        return [cut(NOBODY, width or len(NOBODY))]
+    ordered = sorted(job_table.chosen(jobs, "start"), key=lambda view: view.get("state") == "submitted")
+    marks = [letters.get(text(view.get("job_id")), " ") for view in ordered]
+    return job_table.table(ordered, now, width, colours, marks).splitlines()
 
 
 def _decision(view: View) -> str:

@@ -160,7 +160,7 @@ def test_jobs_are_listed_as_a_table_and_as_json(reshape: Run, live: Live) -> Non
     }
     table = reshape("jobs").out.splitlines()
     assert table[0].split() == [
-        "JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "MESSAGE",
+        "JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "REASON",
     ]  # fmt: skip
     assert table[1].split("  ")[0] == "a"
     for cell in ("running", "2/2", "local", "25/100 (25 %)", "in 75s", "waits for GPUs"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -215,14 +216,56 @@ def test_each_job_has_one_line_within_the_terminal_and_its_whole_reason_elsewher
     assert [line.split()[0] for line in lines[:2]] == ["JOB", "train-1"] and len(lines) == 4
     name = lines[2].split()[0]
     assert name.startswith("sweep") and name.endswith("-17") and "…" in name
-    assert "waits for 2" in lines[2] and lines[2].endswith("…")
+    assert "waits for 2" in lines[2] and LONG not in lines[2]
     assert LONG in job_table.table(views, 1000.0) and LONG in render.job(views[1])
 
 
 def test_forty_jobs_take_forty_lines_of_80_columns() -> None:
     lines = job_table.table([{**view, "message": LONG} for view in views(40)], 1000.0, 80).splitlines()
     assert len(lines) == 41 and max(map(tables.columns, lines)) <= 80
-    assert {"JOB", "STATE", "GPUS", "PROGRESS", "MESSAGE"} <= set(lines[0].split())
+    assert {"JOB", "STATE", "GPUS", "TIME", "REASON"} <= set(lines[0].split())
+
+
+WAITS = "a waits: it needs 2 GPUs; 0 are idle on node vm, and no running job there can give 2 or more. It may"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (WAITS, "needs 2 GPUs; 0 are idle on node vm"),
+        ("a waits until b is completed.", "until b is completed."),
+        ("a waits: no node has A100 GPUs; register one, or drop gpu_type.", "no node has A100 GPUs; register one"),
+        ("exit code 1: RuntimeError: CUDA out of memory. Tried", "exit code 1: RuntimeError: CUDA out of…"),
+        ("x" * 60, "x" * 39 + "…"),
+    ],
+)
+def test_a_terminal_shows_a_reason_of_40_columns_and_a_pipe_all(message: str, shown: str) -> None:
+    view = {"job_id": "a", "state": "submitted", "message": message}
+    assert job_table.table([view], 1000.0, 200).splitlines()[1].endswith(f"  {shown}")
+    assert message in job_table.table([view], 1000.0)
+
+
+@given(TEXT, st.integers(10, 40))
+def test_a_shortened_sentence_fits(text: str, width: int) -> None:
+    text = tables.plain(text)
+    short = tables.shortened(text, width)
+    assert tables.columns(short) <= width
+    assert text.startswith(short.removesuffix("…"))
+
+
+def test_names_that_differ_still_differ_once_they_are_cut() -> None:
+    names = [f"sweep-lr-0.{n}-of-anna" for n in range(3, 31)]
+    cut = tables.cut_apart(names, 20)
+    assert len(set(cut)) == len(names)
+    assert cut[0] == names[0] and max(map(tables.columns, cut)) == 20
+
+
+def test_colours_stand_in_the_state_alone_and_move_no_column() -> None:
+    plain = job_table.table(views(4), 1000.0, 80)
+    painted = job_table.table(views(4), 1000.0, 80, coloured=True)
+    assert re.sub(r"\x1b\[\d+m", "", painted) == plain != painted
+    assert "\x1b[32mrunning\x1b[0m" in painted
+    assert "\x1b" not in job_table.table([{"job_id": "\x1b[31m", "state": "\x1b[31m"}], 1000.0, 80, coloured=True)
 
 
 @given(TEXT, st.integers(2, 40))
@@ -341,7 +384,7 @@ def test_on_80_columns_what_no_job_has_goes_first_and_nothing_is_wider() -> None
     lines = job_table.table(views(1), 1000.0, 80).splitlines()
     assert max(map(tables.columns, lines)) <= 80
     assert {"JOB", "STATE", "GPUS", "PROGRESS", "END", "DEADLINE"} <= set(lines[0].split())
-    assert not {"QUEUE", "MESSAGE"} & set(lines[0].split())
+    assert not {"QUEUE", "REASON"} & set(lines[0].split())
 
 
 @pytest.mark.parametrize(
@@ -391,6 +434,19 @@ def test_top_never_exceeds_its_terminal(width: int, height: int, jobs: int, node
     fleet = [{"node": f"n{n}", "gpu_type": "V100"} for n in range(nodes)]
     lines = top.frame(views(jobs), FLEET, fleet, DECIDED * 9, 1000.0, width, height).splitlines()
     assert len(lines) <= height and max(map(tables.columns, lines)) <= width
+
+
+def test_top_without_a_terminal_cuts_nothing() -> None:
+    told = [{"at": 0.0, "sentence": LONG * 3}]
+    waits = {"job_id": "n" * 90, "state": "submitted", "message": LONG}
+    shown = top.frame([waits], FLEET, NODES, told, 1000.0, None)
+    assert waits["job_id"] in shown and LONG * 3 in shown and "…" not in shown
+
+
+def test_top_begins_with_the_jobs_that_run() -> None:
+    waiting = [{"job_id": f"w{n}", "state": "submitted", "submit_ts": 1.0} for n in range(40)]
+    lines = top.frame([*waiting, *views(1)], FLEET, NODES, DECIDED, 1000.0, 80, 24).splitlines()
+    assert lines[6].startswith("a j0")
 
 
 def test_top_of_an_empty_cluster_says_what_to_do() -> None:
