@@ -93,7 +93,11 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 @click.option("--job-type", help="Jobs of one type share measured speeds.")
 @click.option("--iterations", type=click.IntRange(1), help="Length of the job in iterations.")
 @click.option("--dry-run", is_flag=True, help="Only check, and print the documents that would be submitted.")
-@click.option("--wait", is_flag=True, help="Wait for the end of the job; exit with 0 if it completed, else 1.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the end of the job, on a terminal with its progress; exit with 0 if it completed, else 1.",
+)
 @click.option("--follow", is_flag=True, help="Like --wait, and print the job's output.")
 @click.argument("command", nargs=-1)
 @printing
@@ -252,10 +256,14 @@ def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int
 def _ended(client: Client, name: str) -> int:
     if slaml_verbs.known(client, name):
         return slaml_verbs.until_ended(client, name)
-    from reshape.client.job_output import not_accepted
+    from reshape.client.job_output import not_accepted, patiently, until_ended
+    from reshape.output import progress_line
     from reshape.output.tables import plain
 
-    job = client.wait(name, progress=False)
+    job: dict[str, Any] = {}
+    with progress_line.shown() as show:
+        for job in patiently(until_ended(client, name)):
+            show(job)
     refused = not_accepted(job)
     message = "; ".join(job["problems"]) if refused else str(job["message"])
     state = "not accepted" if refused else str(job["state"])

@@ -66,12 +66,12 @@ def _cells(view: View, now: float, short: bool) -> Cells:
         gpus(view),
         text(view.get("node")),
         text(view.get("reshapes")),
-        _percent(view) if short else progress(view),
-        _short_end(view, now) if short else _end(view, now),
+        percent(view) if short else progress(view),
+        short_end(view, now) if short else _end(view, now),
         _deadline(view, now),
         _time(view, now),
         measured(view.get("submit_ts"), lambda at: words.brief(now - at)) or NONE,
-        text(_short_reason(view) if short else _remark(view)),
+        text(short_reason(view) if short else _remark(view)),
     )
 
 
@@ -81,7 +81,7 @@ def _remark(view: View) -> Any:
     return None if said == "trains" else said
 
 
-def _short_reason(view: View) -> Any:
+def short_reason(view: View) -> Any:
     """The same without what other columns say: its name, and that it waits or trains."""
     if words.state(view) == "suspended":
         return "until it is resumed"
@@ -105,12 +105,16 @@ def gpus(view: View) -> str:
     return f"{now}/{max(allowed)}" if allowed else text(now)
 
 
-def _percent(view: View) -> str:
+def percent(view: View) -> str:
     """Its progress in few columns: `30 %` where its length is known."""
+    share = share_done(view)
+    return progress(view) if share is None or words.has_target(view) else f"{int(100 * share)} %"
+
+
+def share_done(view: View) -> float | None:
+    """How much of its length a job has done, of 1; None while that is not known."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
-    if words.has_target(view) or not (isinstance(done, int) and isinstance(total, int) and total > 0):
-        return progress(view)
-    return f"{100 * done // total} %"
+    return done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else None
 
 
 def _time(view: View, now: float) -> str:
@@ -133,7 +137,7 @@ def _end(view: View, now: float) -> str:
     return measured(view.get("start_in_s"), lambda s: f"starts in {words.brief(s)}{doubt}") or NONE
 
 
-def _short_end(view: View, now: float) -> str:
+def short_end(view: View, now: float) -> str:
     """The same in few columns: of an interval its later end."""
     if view.get("finish_ts"):
         return _end(view, now)
@@ -159,9 +163,9 @@ def _number(field: str) -> Callable[[View], Any]:
     return key
 
 
-def _share(view: View) -> float:
-    done, total = view.get("iters_done"), view.get("iterations")
-    return -done / total if isinstance(done, int) and isinstance(total, int) and total else LAST
+def _most_done(view: View) -> float:
+    share = share_done(view)
+    return LAST if share is None else -share
 
 
 ORDERS: Mapping[str, Callable[[View], Any]] = {
@@ -169,7 +173,7 @@ ORDERS: Mapping[str, Callable[[View], Any]] = {
     "name": lambda view: text(view.get("job_id")),
     "state": lambda view: text(view.get("state")),
     "gpus": lambda view: -(view.get("num_gpus") or 0),
-    "progress": _share,
+    "progress": _most_done,
     "end": _number("eta_s"),
     "start": _number("start_in_s"),
     "deadline": _number("deadline_ts"),

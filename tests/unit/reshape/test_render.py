@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.dashboard import rows, words
-from reshape.output import job_table, render, tables, top
+from reshape.output import job_table, progress_line, render, tables, top
 
 TEXT = st.text(st.characters(), max_size=30)
 ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(st.integers(), max_size=3)
@@ -258,6 +258,15 @@ def test_names_that_differ_still_differ_once_they_are_cut() -> None:
     cut = tables.cut_apart(names, 20)
     assert len(set(cut)) == len(names)
     assert cut[0] == names[0] and max(map(tables.columns, cut)) == 20
+
+
+def test_the_line_of_a_wait_fits_and_says_how_far_the_job_is() -> None:
+    shown = progress_line.line(views(1)[0], 1000.0, 79)
+    assert shown == "j0  running  2/4 GPUs  [##########..........]  50 %  in 90s"
+    waits = {"job_id": "a", "state": "submitted", "message": WAITS, "start_in_s": 30.0}
+    assert progress_line.line(waits, 1000.0, 79).startswith("a  submitted  starts 30s  needs 2 GPUs; 0 are idle")
+    for width in range(10, 79):
+        assert tables.columns(progress_line.line(waits, 1000.0, width)) <= width
 
 
 def test_colours_stand_in_the_state_alone_and_move_no_column() -> None:

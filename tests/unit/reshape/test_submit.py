@@ -18,7 +18,8 @@ import pytest
 from reshape.cli import main, submit_verb
 from reshape.client import command as shell
 from tests.fakes.coordinator_api import TOKEN, Live
-from tests.fakes.terminal import Output
+from tests.fakes.terminal import Output, Terminal, environment
+from tests.patience import eventually
 
 Run = Callable[..., Output]
 
@@ -238,6 +239,15 @@ def test_waiting_ends_with_the_job_and_with_its_outcome(
     done = reshape("submit", "--wait", "--name", "a", "--", "python", "train.py")
     assert (done.code, done.err) == (code, said)
     thread.join()
+
+
+def test_waiting_on_a_terminal_shows_one_line_that_is_gone_at_the_end(live: Live, state: Path, folder: Path) -> None:
+    words = ["submit", "--wait", "--name", "a", "--", sys.executable, str(folder / "train.py")]
+    terminal = Terminal(environment(state), *words)
+    eventually(lambda: terminal.shows("\ra  submitted"), "the line is shown")
+    live.coordinator.documents["a"] |= {"state": "completed", "message": "completed"}
+    eventually(terminal.has_ended, "the wait has ended")
+    assert "\r\x1b[KJob a is completed." in terminal.text
 
 
 def test_following_prints_what_the_job_writes(process: Callable[..., subprocess.Popen[str]], live: Live) -> None:
