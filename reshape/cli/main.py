@@ -338,6 +338,19 @@ cli.add_command(doctor)
 cli.add_command(containerize)
 cli.add_command(store)
 
+cli.sections = {
+    "Your jobs": (
+        "submit", "jobs", "job", "logs", "explain", "events", "cancel", "suspend", "resume", "reshape, scale", "rerun",
+        "rm", "slamls", "rehearse",
+    ),
+    "The fleet": (
+        "top", "queue", "gpus", "nodes", "drain", "undrain", "policy", "dashboard", "what-if", "replay", "profile",
+    ),
+    "This machine": ("up", "down", "doctor", "store", "demo", "completion"),
+    "A cluster": ("setup", "containerize", "coordinator", "launcher", "agent"),
+    "Science": ("simulate", "paper", "record"),
+}  # fmt: skip
+
 
 @cli.group()
 def profile() -> None:

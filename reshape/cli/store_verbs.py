@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reshape.output.terminal import CliSettings, complain
+from reshape.output.terminal import CliSettings, Group, complain
 
 if TYPE_CHECKING:
     from coordinator.ports import Store
@@ -23,7 +23,7 @@ FILE = "reshape.sqlite"
 AGAIN_S = 1.0  # after which what contradicts is looked at once more
 
 
-@click.group()
+@click.group(cls=Group)
 def store() -> None:
     """Look after the store: jobs, decisions and events."""
 

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -130,14 +130,30 @@ def reader_has_gone() -> int:
     return 0
 
 
+Sections = Mapping[str, Sequence[str]]  # of a help: by heading the commands below it; aliases stand as `a, b`
+WHOLE = 1_000  # characters of the first sentence of a command's help: none is cut
+
+
 class Group(click.Group):
     """A group that lets a broken pipe through: click itself would end the process with 1."""
+
+    group_class = type  # groups within it are of this class
+    sections: Sections = {}
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             ctx.exit(reader_has_gone())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by section, each with its whole first sentence."""
+        for heading, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self._sentence_of(name)) for name in names])
+
+    def _sentence_of(self, name: str) -> str:
+        return self.commands[name.partition(",")[0]].get_short_help_str(WHOLE)
 
 
 OUTPUT = click.Choice(["table", "json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ import click
 import pytest
 
 from coordinator.errors import Rejected, Transient
+from reshape.cli import main
 from reshape.client import job_output as logs_of_jobs
 from reshape.output import terminal
 from tests.fakes.coordinator_api import Live
@@ -625,6 +627,18 @@ def test_verbs_and_job_ids_are_completed(reshape: Run, live: Live, state: Path) 
 
     assert completed("reshape sus") == ["suspend"]
     assert completed("reshape suspend dig") == ["digits-1"]
+
+
+def test_the_help_lists_each_command_once_and_whole_in_80_columns(
+    reshape: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = [name for row in itertools.chain(*main.cli.sections.values()) for name in row.split(", ")]
+    assert sorted(listed) == sorted(main.cli.commands)
+    told = reshape("--help").out
+    assert "..." not in told.partition("Your jobs:")[2] and max(map(len, told.splitlines())) <= 80
+    for name, command in main.cli.commands.items():
+        assert " ".join(command.get_short_help_str(1_000).split()) in " ".join(told.split()), name
 
 
 def test_the_exit_codes_that_are_documented_are_those_that_are_used() -> None:
