@@ -7,6 +7,7 @@ makespan (5.5) unless `accept_move` is "always". Called by the engine, repeated 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from adaptive_scheduler.candidates import LISTED, seconds
@@ -137,7 +138,7 @@ def _candidate(
         rejected = f"its score is {host.score:g}, that of {best.node.name} {best.score:g}"
         if host is best:
             rejected = _change(prediction)
-    return _of(prediction, job, host.node, rejected)
+    return replace(_of(prediction, job, host.node, rejected), possible=not host.obstacle)
 
 
 def _change(prediction: MovePrediction) -> str:

@@ -283,13 +283,18 @@ def candidate(view: View) -> tuple[str, ...]:
     """The cells of one candidate of a decision under the heads `CANDIDATE`; the chosen one has an arrow."""
     taken = view.get("victim")
     source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
-    doubt = " ~" if view.get("low_confidence") else ""
+    doubt = " ~" if is_doubtful(view) else ""
     makespan, total, own = (measured(view.get(f), exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
     if view.get("possible") is False:  # its times leave the wait out, and would look better than the chosen ones
-        doubt, makespan, total, own = "", NONE, NONE, NONE
+        makespan, total, own = NONE, NONE, NONE
     chosen = not view.get("rejected")
     gpus, node = text(view.get("num_gpus")), text(view.get("node"))
     return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")
+
+
+def is_doubtful(candidate: View) -> bool:
+    """Return whether times of the candidate are shown that rest on a speed or a length that was never measured."""
+    return bool(candidate.get("low_confidence")) and candidate.get("possible") is not False
 
 
 def _time(given: Any) -> str | None:

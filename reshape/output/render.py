@@ -67,7 +67,7 @@ def decision(view: View, width: int | None = None) -> str:
         head = [name.upper() for name in words.CANDIDATE]
         rows = folded(head, [words.candidate(c) for c in candidates], width and width - 2)
         lines += [f"  {row}" for row in rows.splitlines()]
-        if any(c.get("low_confidence") for c in candidates):
+        if any(words.is_doubtful(c) for c in candidates):
             lines.append("  ~ rests on a speed or a length that was never measured")
     return "\n".join(lines)
 

@@ -176,25 +176,35 @@ JOB_ID = click.argument("job_id", metavar="ID", shell_complete=_job_ids)
 JOB_IDS = click.argument("job_ids", metavar="[ID]...", nargs=-1, shell_complete=_job_ids)
 
 
+class SeveralJobs(click.ClickException):
+    """Raised where the beginning of an id means several jobs; without the lines on usage, which it did not break."""
+
+    exit_code = click.UsageError.exit_code
+
+
 def with_job_id(client: Client, given: str, call: Callable[[str], Answer]) -> Answer:
     """Call with the id of a job, or with the only id that begins with what was given.
 
-    Raises the coordinator's own refusal where no job is meant, `UsageError` where several are.
+    Jobs that ended earlier than a day ago are meant if no other is. Raises the coordinator's own refusal where no job
+    is meant, `SeveralJobs` where several are.
     """
     from reshape.client import LATELY_S, CoordinatorRefused
 
     try:
         return call(given)
     except CoordinatorRefused as unknown:
-        if unknown.status != NOT_FOUND:
+        if unknown.status != NOT_FOUND or not given:  # every id begins with an empty one, as of a variable not set
             raise
-        listed = [str(job["job_id"]) for job in client.jobs(within_s=LATELY_S)]
-        begun = [job_id for job_id in listed if job_id.startswith(given)]
+        begun = _begin_with(given, client.jobs(within_s=LATELY_S)) or _begin_with(given, client.jobs(True))
         if not begun:
             raise
         if len(begun) > 1:
-            raise click.UsageError(f"Several jobs begin with {given}: {_some(begun)}. Write more of the id.") from None
+            raise SeveralJobs(f"Several jobs begin with {given}: {_some(begun)}. Write more of the id.") from None
         return call(begun[0])
+
+
+def _begin_with(begun: str, jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [job_id for job in jobs if (job_id := str(job["job_id"])).startswith(begun)]
 
 
 def _some(names: list[str]) -> str:
@@ -214,7 +224,7 @@ def for_each_job(client: Client, named: Sequence[str], listed: Sequence[str], ca
         try:
             for _, refusal in refused([job_id], lambda given: with_job_id(client, given, call)):
                 code = failed(refusal)
-        except click.UsageError as several:
+        except SeveralJobs as several:
             several.show()
             code = several.exit_code
     for job_id, refusal in refused(listed, call):

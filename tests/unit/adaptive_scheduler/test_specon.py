@@ -178,6 +178,7 @@ def test_a_job_whose_better_node_is_not_heard_of_stays_for_now_and_keeps_its_mov
     assert stay.explanation.sentence == why
     (candidate,) = stay.explanation.candidates
     assert (candidate.node, candidate.rejected) == ("w2", "it has not been heard of lately")
+    assert not candidate.possible, "its times would look as if it could take the job"
 
 
 def test_a_silent_node_that_would_not_be_better_or_is_not_for_this_job_keeps_no_chance():

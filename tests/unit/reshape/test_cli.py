@@ -256,10 +256,29 @@ def test_the_beginning_of_an_id_is_enough_where_one_job_has_it(reshape: Run, liv
     assert "job mnist-1 yet" in reshape("explain", "mn").err
     several = reshape("cancel", "digits")
     assert (several.code, several.out) == (2, "")
-    assert "Several jobs begin with digits: digits-1, digits-2. Write more of the id." in several.err
+    assert several.err == "Error: Several jobs begin with digits: digits-1, digits-2. Write more of the id.\n"
     assert reshape("cancel", "mnist").out == "Job mnist-1 is being cancelled.\n"
     submit(reshape, "digits")
     assert reshape("job", "digits").out.startswith("job:         digits\n")
+
+
+def test_the_beginning_of_an_older_id_is_enough_where_no_other_job_has_it(
+    reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(reshape, "mnist-1")
+    listed = live.coordinator.jobs
+    monkeypatch.setattr(live.coordinator, "jobs", lambda ended, within_s=0.0: listed(ended) if ended else [])
+    assert reshape("job", "mn").out.startswith("job:         mnist-1")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "rm", "job"])
+def test_an_empty_id_means_no_job(reshape: Run, live: Live, verb: str) -> None:
+    """As of a variable that is not set: the only job would begin with it."""
+    submit(reshape, "mnist-1")
+    before = dict(live.coordinator.documents["mnist-1"])
+    done = reshape(verb, "")
+    assert (done.code, done.out) == (1, "")
+    assert live.coordinator.documents["mnist-1"] == before
 
 
 def test_several_jobs_or_all_are_changed_by_one_command(reshape: Run, live: Live) -> None:

@@ -310,6 +310,9 @@ def test_no_time_is_shown_of_a_candidate_that_would_have_to_wait() -> None:
     }
     assert words.candidate({**view, "possible": False})[4:7] == ("-", "-", "-")
     assert words.candidate({**view, "possible": True})[4:7] == ("6.5 s", "7.5 s", "5.5 s")
+    doubtful = {**view, "low_confidence": True}
+    assert "~" in render.decision({"candidates": [{**doubtful, "possible": True}]})
+    assert "~" not in render.decision({"candidates": [{**doubtful, "possible": False}]}), "no time rests on it"
 
 
 def test_the_memory_of_a_gpu_is_never_cut() -> None:
