@@ -195,7 +195,7 @@ def job(settings: CliSettings, job_id: str) -> None:
     from reshape.output import render
 
     client = settings.client()
-    print_out(settings, with_job_id(client, job_id, client.job), lambda view: render.job(view, time.time()))
+    print_out(settings, with_job_id(client, job_id, client.job), lambda view: render.job(view, time.time(), width()))
     tell_trouble(client)
 
 
@@ -224,7 +224,7 @@ def _now(client: Client, name: str, said: list[str]) -> str:
     from reshape.output import render
 
     try:
-        return render.present(client.job(name), said, time.time())
+        return render.present(client.job(name), said, time.time(), width())
     except CoordinatorRefused:
         return ""
 

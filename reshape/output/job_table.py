@@ -7,6 +7,7 @@ a file. Text of users is escaped, as in all tables. Only the state has a colour,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ COLOURS = {
 }  # fmt: skip
 LONGEST_NAME = 0.25  # of the width of a terminal
 EMULATED = "The GPUs are emulated."
+ENDED_WITH = re.compile(r"^the training process ended with (exit code \d+: )?")  # what follows tells more: the error
 LAST = float("inf")  # of jobs without a value to sort by
 
 
@@ -90,6 +92,7 @@ def short_reason(view: View) -> Any:
         return said
     for before in (f"{view.get('job_id')} ", "waits: ", "trains; ", "is ", "it "):
         said = said.removeprefix(before)
+    said = ENDED_WITH.sub("", said)
     return said if said.startswith("waits for ") else said.removeprefix("waits ")
 
 

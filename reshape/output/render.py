@@ -35,15 +35,28 @@ def profiles(rows: Sequence[View], width: int | None = None) -> str:
     return table([n.upper() for n in names], ([_rounded(row.get(n)) for n in names] for row in rows), width)
 
 
-def job(view: View, now: float = 0.0) -> str:
-    """One job, a line per fact, unknown ones left out. `now`: seconds since 1970; times of that day have no date."""
-    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in words.facts(view, local_time, now).items()]
+def job(view: View, now: float = 0.0, width: int | None = None) -> str:
+    """One job, a line per fact, unknown ones left out; `width` (columns) breaks long ones between words, None does not.
+
+    `now`: seconds since 1970; times of that day have no date.
+    """
+    lines = [_fact(name, str(fact), width) for name, fact in words.facts(view, local_time, now).items()]
     faults = [
         *(("problem", p) for p in view.get("problems") or ()),
         *(("warning", w) for w in view.get("warnings") or ()),
     ]
     pods = [f"{'pod ' + text(pod.get('pod')) + ':':<12} {_pod(pod)}" for pod in view.get("pods") or ()]
-    return "\n".join([*lines, *pods, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
+    faulty = [part for kind, sentence in faults for part in _paragraph(f"{kind}: {sentence}", width)]
+    return "\n".join([*lines, *pods, *faulty])
+
+
+def _fact(name: str, said: str, width: int | None) -> str:
+    """A name, and beside it what is said of it."""
+    column = f"{name + ':':<12} "
+    room = None if width is None else max(width - len(column), LEAST)
+    shown = plain(said)
+    parts = [shown] if room is None else wrapped(shown, room) or [""]
+    return f"\n{' ' * len(column)}".join([column + parts[0], *parts[1:]])
 
 
 def _pod(pod: View) -> str:
@@ -78,10 +91,10 @@ def _paragraph(sentence: str, width: int | None) -> list[str]:
     return [f"  {line}" for line in (wrapped(shown, max(width - 2, LEAST)) if width else [shown])]
 
 
-def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
+def present(view: View, said: Iterable[str] = (), now: float = 0.0, width: int | None = None) -> str:
     """Return the present facts about a job, which may differ from earlier predictions; empty if there are none.
 
-    `said`: sentences of its decisions, not to be repeated.
+    `said`: sentences of its decisions, not to be repeated; `width` (columns) breaks them between words.
     """
     waits = view.get("starts_if") or view.get("reshape")  # then its message says for what
     why = str(view.get("message") if waits else view.get("left_alone") or "")
@@ -90,7 +103,8 @@ def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
         "expected start": starts(view, local_time, now), "deadline": missed(view), "use": words.measured_use(view),
     }  # fmt: skip
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
-    return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])
+    lines += [f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact]
+    return "\n".join(lines if width is None else [part for line in lines for part in wrapped(line, width)])
 
 
 def _gpu_cells(view: View) -> Cells:

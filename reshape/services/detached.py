@@ -93,7 +93,7 @@ def stop(state: Path, cancel_all: bool = False) -> int:
     left = _cancel_all(client) if cancel_all else []
     stopping = _told_to_stop(client)
     if stopping:
-        click.echo(f"Waits until {listed(stopping)} has stopped.")
+        click.echo(f"Waits until {listed(stopping)} {'have' if len(stopping) > 1 else 'has'} stopped.")
     with suppress(ProcessLookupError):  # another `reshape down` was first
         os.kill(pid, signal.SIGTERM)
     began = time.monotonic()

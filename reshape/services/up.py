@@ -263,7 +263,8 @@ async def _end_stops(coordinator: Coordinator, hurried: asyncio.Event) -> None:
             break
         if not said:
             click.echo(
-                f"Waits until {listed(ending)} has stopped, as it was told to. Ctrl-C again does not wait for it."
+                f"Waits until {listed(ending)} {'have' if len(ending) > 1 else 'has'} stopped, as told. "
+                "Ctrl-C again does not wait for that."
             )
             sys.stdout.flush()
         said = True

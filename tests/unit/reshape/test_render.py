@@ -235,7 +235,12 @@ WAITS = "a waits: it needs 2 GPUs; 0 are idle on node vm, and no running job the
         (WAITS, "needs 2 GPUs; 0 are idle on node vm"),
         ("a waits until b is completed.", "until b is completed."),
         ("a waits: no node has A100 GPUs; register one, or drop gpu_type.", "no node has A100 GPUs; register one"),
-        ("exit code 1: RuntimeError: CUDA out of memory. Tried", "exit code 1: RuntimeError: CUDA out of…"),
+        ("the training process ended with exit code 1: OSError: no. It", "OSError: no. It"),
+        ("the training process ended with exit code 3", "exit code 3"),
+        (
+            "the training process ended with exit code 1: " + "word " * 20 + "end",
+            "word word word word word word word word…",
+        ),
         ("x" * 60, "x" * 39 + "…"),
     ],
 )
@@ -258,6 +263,14 @@ def test_names_that_differ_still_differ_once_they_are_cut() -> None:
     cut = tables.cut_apart(names, 20)
     assert len(set(cut)) == len(names)
     assert cut[0] == names[0] and max(map(tables.columns, cut)) == 20
+
+
+def test_what_is_said_of_one_job_is_whole_and_breaks_between_words_on_a_terminal() -> None:
+    view = {"job_id": "a", "state": "submitted", "message": LONG, "starts_if": "if it had ended"}
+    for shown in (render.job(view, 0.0, 60), render.present(view, (), 0.0, 60)):
+        assert max(map(len, shown.splitlines())) <= 60
+        assert LONG in " ".join(shown.split())
+    assert LONG in render.job(view) and LONG in render.present(view), "a pipe gets it in one line"
 
 
 def test_the_line_of_a_wait_fits_and_says_how_far_the_job_is() -> None:
