@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     from reshape.client import Client
 
 MOST = 64  # counts of a range
-NOT_SENT = (
-    "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
-    "the image has its own."
-)
-FIELDS = {  # of a job document, by the option that sets them
-    "name": "job_id",
-    "code": "code",
-    "elastic": "elastic",
-    "freeze": "freeze",
-    "deadline": "sla",
-    "gpu_type": "gpu_type",
-    "node": "node",
-    "after": "depends_on",
-    "env": "env",
-    "job_type": "job_type",
-    "iterations": "iterations",
-}
 KEEPS = "it keeps what it starts with until it has shown that it resumes"
 
 
@@ -175,12 +158,15 @@ def _would_be(settings: CliSettings, client: Client, doc: dict[str, Any], said: 
 def _typed(
     settings: CliSettings, command: Sequence[str], given: Mapping[str, Any], dry_run: bool
 ) -> tuple[list[str], int]:
-    from reshape.client.command import name
+    from reshape.client.command import NOT_SENT, NotRunnable, fits_some_node, name
 
     client, here = settings.client(), settings.here
     doc, said = document(command, given, here)
     if here:
-        _fits_somewhere(client, min(doc["optional_num_gpus"]))
+        try:
+            fits_some_node(client.nodes(), doc["optional_num_gpus"], "--gpus ")
+        except NotRunnable as fault:
+            raise click.ClickException(str(fault)) from None
     if dry_run:
         _would_be(settings, client, doc, f" on {said}")
         return [], 0
@@ -191,45 +177,26 @@ def _typed(
     return [str(job["job_id"])], 0
 
 
-def _fits_somewhere(client: Client, fewest: int) -> None:
-    """Raise ClickException if no node has as many GPUs; one machine gets no others, so the job would wait for ever."""
-    most = max([int(node["gpus"]) for node in client.nodes()], default=0)
-    if most and fewest > most:
-        raise click.ClickException(
-            f"No node has {_gpus([fewest])}; the largest has {most}: write --gpus {most} or less."
-        )
-
-
 def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
     """Return the job document of a command and its description. `here`: the job runs on this machine."""
-    from reshape.client.command import NotRunnable, in_folder, in_words, program
+    from reshape.client import command as typed
 
     if given.get("cpu") and given.get("gpus", [0]) != [0]:
         raise click.UsageError("Give either --gpus or --cpu.")
     allowed = [0] if given.get("cpu") else given.get("gpus", [1])
-    doc = {field: given[option] for option, field in FIELDS.items() if option in given}
-    doc |= {"command": list(command), "optional_num_gpus": allowed}
-    said = [_gpus(allowed)]
+    if here and not (folder := Path(given.get("code", "."))).is_dir():
+        raise click.UsageError(f"--code: there is no folder {folder.absolute()}.")
+    try:
+        doc = typed.document(command, allowed, given, here)
+    except typed.NotRunnable as fault:
+        raise click.ClickException(str(fault)) from None
+    said = [typed.gpus_in_words(allowed)]
     if here:
-        folder = Path(given.get("code", "."))
-        if not folder.is_dir():
-            raise click.UsageError(f"--code: there is no folder {folder.absolute()}.")
-        try:
-            doc |= in_folder(command, folder, given.get("env", {}))
-        except NotRunnable as fault:
-            raise click.ClickException(str(fault)) from None
-        path = program(command[0], Path(doc["code"]), os.environ)
-        said += [f"in {doc['code']}", f"with {in_words(command[0], path, os.environ)}"]
+        path = typed.program(command[0], Path(doc["code"]), os.environ)
+        said += [f"in {doc['code']}", f"with {typed.in_words(command[0], path, os.environ)}"]
     if len(allowed) > 1 and "elastic" not in given:
         said[0] += f" ({KEEPS})"
     return doc, ", ".join(said)
-
-
-def _gpus(allowed: Sequence[int]) -> str:
-    if list(allowed) == [0]:
-        return "on CPU only"
-    *first, last = map(str, allowed)
-    return f"{', '.join(first)}{' or ' if first else ''}{last} GPU{'s' * (allowed[-1] != 1)}"
 
 
 # waiting for the end

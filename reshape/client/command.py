@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,23 @@ class _Options(NamedTuple):
 PYTHON_OPTIONS = _Options(frozenset({"-W", "-X", "--check-hash-based-pycs"}), frozenset("cm"))
 SHELL_OPTIONS = _Options(frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}), frozenset("cs"))
 SCRIPT = re.compile(r"(.*)\.(?:py|sh|bash|ipynb)")
+FIELDS = {  # of a job document, by the option of `reshape submit` that sets them
+    "name": "job_id",
+    "code": "code",
+    "elastic": "elastic",
+    "freeze": "freeze",
+    "deadline": "sla",
+    "gpu_type": "gpu_type",
+    "node": "node",
+    "after": "depends_on",
+    "env": "env",
+    "job_type": "job_type",
+    "iterations": "iterations",
+}
+NOT_SENT = (
+    "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
+    "the image has its own."
+)
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -137,6 +154,39 @@ def words_of(command: str | Sequence[str], python: str = sys.executable) -> list
     if command.endswith(".py") and not re.search(r"\s", command):
         return [python, command]
     return ["sh", "-c", command]
+
+
+def document(words: Sequence[str], allowed: Sequence[int], given: Mapping[str, Any], here: bool) -> dict[str, Any]:
+    """Return the job document of a command that can run on each of the `allowed` GPU counts.
+
+    `given`: values by the options of `reshape submit`, see FIELDS. `here`: the job runs on this machine, so its folder,
+    program and variables are looked up; raises `NotRunnable`.
+    """
+    doc = {field: given[option] for option, field in FIELDS.items() if option in given}
+    doc |= {"command": list(words), "optional_num_gpus": list(allowed)}
+    if here:
+        doc |= in_folder(words, Path(given.get("code", ".")), given.get("env", {}))
+    return doc
+
+
+def fits_some_node(nodes: Iterable[Mapping[str, Any]], allowed: Sequence[int], option: str) -> None:
+    """Raise NotRunnable if each node has fewer GPUs; one machine gets no others, so the job would wait for ever.
+
+    `option` is what the user writes before a GPU count.
+    """
+    fewest, most = min(allowed), max([int(node["gpus"]) for node in nodes], default=0)
+    if most and fewest > most:
+        raise NotRunnable(
+            f"No node has {gpus_in_words([fewest])}; the largest has {most}: write {option}{most} or less."
+        )
+
+
+def gpus_in_words(allowed: Sequence[int]) -> str:
+    """Return such as `1, 2 or 4 GPUs`."""
+    if list(allowed) == [0]:
+        return "on CPU only"
+    *first, last = map(str, allowed)
+    return f"{', '.join(first)}{' or ' if first else ''}{last} GPU{'s' * (allowed[-1] != 1)}"
 
 
 def in_folder(command: Sequence[str], folder: Path, extra: Mapping[str, str]) -> dict[str, Any]:
