@@ -14,6 +14,7 @@ import json
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class Client:
 
     def __init__(self, url: str | None = None, token: str = "") -> None:
         """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape."""
-        self.here = url is None and "RESHAPE_URL" not in os.environ  # jobs run on this machine
+        self.here = url is None and not os.environ.get("RESHAPE_URL")  # jobs run on this machine
         if url is None:
             url, token = _known()
         self._connection = Connection(url, token)
@@ -66,38 +67,61 @@ class Client:
     def submit(
         self,
         /,
-        job: Mapping[str, Any] | str | Sequence[str],
+        job: Mapping[str, Any] | str | os.PathLike[str] | Sequence[object],
         dry_run: bool = False,
         *,
         gpus: int | Sequence[int] | None = None,
         name: str | None = None,
-        code: str | Path = ".",
-        env: Mapping[str, str] | None = None,
+        code: str | Path | None = None,
+        env: Mapping[str, object] | None = None,
         **fields: Any,
     ) -> SubmittedJob:
         """Submit a script, the words of a command or a job document, and return the job.
 
-        A script such as "train.py" and words run as `reshape submit` runs them: in the folder `code`, with this
-        interpreter and these variables (`env` adds some), on `gpus`: a count, or those it can run on; 0 is a CPU job.
-        `fields` are those of a job document (docs/reference/job.md). A document is sent as it is, but for a relative
-        `code`; on one machine it may be a Slaml (docs/deadlines.md). `dry_run`: only check it; the job is what it would
-        be. Raises `NotRunnable` if there is no such script, program or folder.
+        A script such as "train.py" and words run as `reshape submit` runs them: in the folder `code` (the current one),
+        with this interpreter and these variables (`env` adds some), on `gpus`: a count, or those it can run on such as
+        [1, 2, 4]; 0 is a CPU job. `fields` are options of `reshape submit` (deadline="2h", after=["train-1"]) or fields
+        of a job document (docs/reference/job.md). A document is sent as it is, but for a relative `code`; on one
+        machine it may be a Slaml (docs/deadlines.md). `dry_run`: only check it; the job is what it would be.
+
+        Raises `NotRunnable` if there is no such script, program, folder or GPU count, `CoordinatorRefused` if a field
+        is wrong, `CoordinatorUnreachable` if no coordinator answers. Nothing is submitted then.
         """
         if isinstance(job, Mapping):
-            if fields or name or env or gpus is not None or code != ".":
+            if fields or name or env or code or gpus is not None:
                 raise TypeError("A job document holds all that is said of a job: write the other fields into it.")
             doc = dict(job)
             if self.here and isinstance(doc.get("code"), str):
                 doc["code"] = str(Path(doc["code"]).expanduser().absolute())
             return self._submit(doc, dry_run)
-        words = self._words(job)
-        counts = [1] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
-        doc = {"command": words, "optional_num_gpus": counts, **fields, **({"env": dict(env)} if env else {})}
+        doc = self._document(self._words(job), gpus, name, code, env, fields)
+        self._fits_some_node(doc)
+        return self._submit_named(doc, dry_run)
+
+    def _document(
+        self,
+        words: Sequence[str],
+        gpus: int | Sequence[int] | None,
+        name: str | None,
+        code: str | Path | None,
+        env: Mapping[str, object] | None,
+        fields: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        if wrong := sorted(command.GIVEN_OTHERWISE.keys() & fields):
+            raise TypeError(f"submit takes no {wrong[0]}: {command.GIVEN_OTHERWISE[wrong[0]]}.")
+        named = {"name": name, "code": None if code is None else str(code), "env": command.texts(env)}
+        given = {option: value for option, value in {**fields, **named}.items() if value is not None}
+        others = {field: value for field, value in given.items() if field not in command.FIELDS}
+        return others | command.document(words, command.counts(gpus), given, self.here)
+
+    def _fits_some_node(self, doc: Mapping[str, Any]) -> None:
         if self.here:
-            doc |= command.in_folder(words, Path(code), env or {})
-        if name is not None or dry_run:
-            return self._submit(doc | ({} if name is None else {"job_id": name}), dry_run)
-        return self.submit_as(doc, command.name(words))
+            command.fits_some_node(self.nodes(), doc["optional_num_gpus"], "gpus=")
+
+    def _submit_named(self, doc: Mapping[str, Any], dry_run: bool) -> SubmittedJob:
+        if not self.here and "image" not in doc:
+            warnings.warn(command.NOT_SENT, stacklevel=3)
+        return self._submit(doc, dry_run) if dry_run else self.submit_as(doc, command.name(doc["command"]))
 
     def submit_as(self, doc: Mapping[str, Any], stem: str) -> SubmittedJob:
         """Submit under the document's own id, else under the first free one after `stem`: `train-1`, `train-2`."""
@@ -115,15 +139,45 @@ class Client:
         return self._submit(doc)  # the coordinator finds a name
 
     def map(
-        self, /, job: str | Sequence[str], arguments: Iterable[Sequence[object]], **options: Any
+        self,
+        /,
+        job: str | os.PathLike[str] | Sequence[object],
+        arguments: Iterable[Sequence[object] | Mapping[str, object]],
+        dry_run: bool = False,
+        *,
+        gpus: int | Sequence[int] | None = None,
+        name: str | None = None,
+        code: str | Path | None = None,
+        env: Mapping[str, object] | None = None,
+        **fields: Any,
     ) -> list[SubmittedJob]:
-        """Submit a command once for each list of further words, as for a sweep; options as of `submit`."""
+        """Submit a command once for each of `arguments`, as for a sweep, and return the jobs in that order.
+
+        Each is a dictionary, {"lr": 0.1} for `--lr 0.1`, or a list of further words. All else is as of `submit`; with
+        `name` the jobs are `name-1`, `name-2`. Nothing is submitted if one of them cannot run. If the coordinator
+        refuses one, or goes away, the exception names those that were submitted before.
+        """
         words = self._words(job)
         if isinstance(job, str) and words[0] == "sh":
             raise TypeError("Give a script or the words of a command: a text for a shell takes no further words.")
-        return [self.submit([*words, *map(str, more)], **options) for more in arguments]
+        all_words = [[*words, *command.further_words(more)] for more in arguments]
+        docs = [
+            self._document(each, gpus, None if name is None else f"{name}-{number}", code, env, fields)
+            for number, each in enumerate(all_words, 1)
+        ]
+        for doc in docs[:1]:  # they differ in their words only
+            self._fits_some_node(doc)
+        jobs = list[SubmittedJob]()
+        for doc in docs:
+            try:
+                jobs.append(self._submit_named(doc, dry_run))
+            except (CoordinatorRefused, CoordinatorUnreachable) as error:
+                if jobs and not dry_run:
+                    error.add_note(f"Submitted before that, and not cancelled: {', '.join(j.job_id for j in jobs)}.")
+                raise
+        return jobs
 
-    def _words(self, job: str | Sequence[str]) -> list[str]:
+    def _words(self, job: str | os.PathLike[str] | Sequence[object]) -> list[str]:
         """Return the words of a command; elsewhere the image has a Python of its own."""
         return command.words_of(job) if self.here else command.words_of(job, "python3")
 

@@ -7,8 +7,10 @@ variables of an allow list, none that looks like a secret, and to refuse what wo
 from __future__ import annotations
 
 import difflib
+import operator
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +47,7 @@ class _Options(NamedTuple):
 
 PYTHON_OPTIONS = _Options(frozenset({"-W", "-X", "--check-hash-based-pycs"}), frozenset("cm"))
 SHELL_OPTIONS = _Options(frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}), frozenset("cs"))
+FOR_A_SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~{}!\n]|^\s*\w+=")
 SCRIPT = re.compile(r"(.*)\.(?:py|sh|bash|ipynb)")
 FIELDS = {  # of a job document, by the option of `reshape submit` that sets them
     "name": "job_id",
@@ -59,8 +62,17 @@ FIELDS = {  # of a job document, by the option of `reshape submit` that sets the
     "job_type": "job_type",
     "iterations": "iterations",
 }
+GIVEN_OTHERWISE = {  # what `Client.submit` has another place for; a field of the document would be set twice
+    "gpu": "write gpus=2 or gpus=[1, 2]",
+    "num_gpus": "write gpus=2",
+    "optional_num_gpus": "write gpus=[1, 2]",
+    "cpu": "write gpus=0 for a job on CPU",
+    "command": "give the words first, such as submit(['python', 'train.py'])",
+    "wait": "call wait() of the job that it returns",
+    "follow": "call follow() of the job that it returns",
+}
 NOT_SENT = (
-    "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
+    "The coordinator was named by its URL, so your folder and variables were not sent: on a cluster "
     "the image has its own."
 )
 
@@ -143,17 +155,85 @@ def _alike(path: str, folder: Path) -> str:
     return f" Did you mean {Path(path).with_name(names[0])}?" if names else ""
 
 
-def words_of(command: str | Sequence[str], python: str = sys.executable) -> list[str]:
+def words_of(command: str | os.PathLike[str] | Sequence[object], python: str = sys.executable) -> list[str]:
     """Return the words that run a command given in Python: a script, a text for `sh`, or words as they are.
 
-    A Python without a folder becomes `python`, by default the one that asks: a notebook's is seldom first on PATH.
+    A Python without a folder becomes `python`, by default the one that asks: a notebook's is seldom first on PATH. A
+    text that only runs a Python or its script needs no shell. Raises `NotRunnable` for nothing, `TypeError` for others.
     """
-    if not isinstance(command, str):
-        first, *others = [str(word) for word in command] or [""]
-        return [python if first in PYTHONS else first, *others]
-    if command.endswith(".py") and not re.search(r"\s", command):
-        return [python, command]
-    return ["sh", "-c", command]
+    if isinstance(command, os.PathLike):
+        path = os.fspath(command)
+        words = [path if os.sep in path else f"./{path}"]  # a file, never a program on PATH
+    elif isinstance(command, str):
+        words = _plain_words(command)
+        if len(words) != 1 and not (words and _runs_python(words[0])):
+            words = ["sh", "-c", command] if command.strip() else []
+    elif isinstance(command, Sequence) and not isinstance(command, bytes | bytearray):
+        words = [str(word) for word in command]
+    else:
+        raise TypeError(
+            f"{command!r} is no job: give a script such as 'train.py', the words of a command, or a job document."
+        )
+    if not words or not words[0].strip():
+        raise NotRunnable("The command is empty: give a script such as 'train.py', or the words of a command.")
+    if words[0] in PYTHONS:
+        return [python, *words[1:]]
+    as_script = words[0].endswith(".py") and isinstance(command, str | os.PathLike)
+    return [python, *words] if as_script else words
+
+
+def _plain_words(text: str) -> list[str]:
+    """Return the words of a text in which a shell would find nothing but words and quotes; else none."""
+    if FOR_A_SHELL.search(text):
+        return []
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        return []
+
+
+def _runs_python(word: str) -> bool:
+    return word in PYTHONS or word.endswith(".py")
+
+
+def further_words(more: Sequence[object] | Mapping[str, object]) -> list[str]:
+    """Return the words that one job of a sweep has behind the others: of a dictionary `--name value` for each item."""
+    if isinstance(more, Mapping):
+        return [word for name, value in more.items() for word in _option(str(name), value)]
+    if isinstance(more, Sequence) and not isinstance(more, str | bytes | bytearray):
+        return [str(word) for word in more]
+    raise TypeError(
+        f"{more!r} says not what to write behind the command: give each job a dictionary such as {{'lr': 0.1}}, or a "
+        "list of words such as ['--lr', 0.1]."
+    )
+
+
+def _option(name: str, value: object) -> list[str]:
+    if value is None or isinstance(value, bool | Mapping | list | tuple | set):
+        raise TypeError(f"{name}={value!r} can be written in several ways: give a list of words, such as ['--{name}'].")
+    return [name if name.startswith("-") else f"--{name}", str(value)]
+
+
+def counts(gpus: int | Sequence[int] | None) -> list[int]:
+    """Return the GPU counts that a job can run on, ascending; of None 1. Raises `NotRunnable`."""
+    given = [1] if gpus is None else list(gpus) if isinstance(gpus, Iterable) else [gpus]
+    try:
+        found = sorted({operator.index(count) for count in given})
+    except TypeError:
+        found = []
+    if not found or found[0] < 0 or any(isinstance(count, bool) for count in given):
+        raise NotRunnable(f"{gpus!r} is no GPU count: write gpus=2, or those that the job can run on: gpus=[1, 2, 4].")
+    return found
+
+
+def texts(env: Mapping[str, object] | None) -> dict[str, str] | None:
+    """Return variables as texts; None without any."""
+    if env is not None and not isinstance(env, Mapping):
+        raise TypeError(f"env is a dictionary of variables, such as {{'LEARNING_RATE': 0.1}}, not {env!r}.")
+    for name, value in (env or {}).items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise TypeError(f"The variable {name} is {value!r}: write it as a text.")
+    return {name: str(value) for name, value in env.items()} if env else None
 
 
 def document(words: Sequence[str], allowed: Sequence[int], given: Mapping[str, Any], here: bool) -> dict[str, Any]:

@@ -133,11 +133,18 @@ def here(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
         ("train.py", [sys.executable, "train.py"]),
         (["python", "train.py", "--lr", "0.1"], [sys.executable, "train.py", "--lr", "0.1"]),
         (["sh", "-c", "exit 0"], ["sh", "-c", "exit 0"]),
-        ("python train.py --lr 0.1", ["sh", "-c", "python train.py --lr 0.1"]),
+        (Path("train.py"), [sys.executable, "./train.py"]),
+        (["python", Path("train.py"), "--n", 3], [sys.executable, "train.py", "--n", "3"]),
+        ("train.py --lr '0.1 0.2'", [sys.executable, "train.py", "--lr", "0.1 0.2"]),
+        ("python train.py --lr 0.1", [sys.executable, "train.py", "--lr", "0.1"]),
+        ("python train.py > log", ["sh", "-c", "python train.py > log"]),
+        ("LR=1 python train.py", ["sh", "-c", "LR=1 python train.py"]),
+        ("exit 3", ["sh", "-c", "exit 3"]),
+        ("true", ["true"]),
     ],
 )
 def test_a_command_runs_in_this_folder_with_this_python(
-    here: Client, got: Got, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str | list[str], words: list[str]
+    here: Client, got: Got, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any, words: list[str]
 ) -> None:
     monkeypatch.setenv("HF_HOME", "/data/hf")
     here.submit(job, gpus=[1, 2], env={"LR": "1"}, sla="2h")
@@ -152,24 +159,93 @@ def test_jobs_are_named_after_their_script_or_as_asked(here: Client, got: Got) -
     assert got[-1]["optional_num_gpus"] == [0]
 
 
-def test_a_sweep_is_one_job_for_each_list_of_words(here: Client, live: Live) -> None:
-    jobs = here.map("train.py", [["--lr", 0.1], ["--lr", 0.01]], gpus=1)
-    assert [live.coordinator.documents[job.job_id]["command"][2:] for job in jobs] == [
-        ["--lr", "0.1"],
-        ["--lr", "0.01"],
-    ]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([["--lr", 0.1], ["--lr", 0.01]], [["--lr", "0.1"], ["--lr", "0.01"]]),
+        ([{"lr": 0.1}, {"lr": 0.01, "-n": 2}], [["--lr", "0.1"], ["--lr", "0.01", "-n", "2"]]),
+        (({"lr": rate} for rate in (0.1, 0.01)), [["--lr", "0.1"], ["--lr", "0.01"]]),
+        ([], []),
+    ],
+)
+def test_a_sweep_is_one_job_for_each_dictionary_or_list_of_words(
+    here: Client, live: Live, arguments: Any, words: list[list[str]]
+) -> None:
+    jobs = here.map("train.py", arguments, gpus=1)
+    assert [live.coordinator.documents[job.job_id]["command"][2:] for job in jobs] == words
+
+
+def test_the_jobs_of_a_sweep_are_numbered_after_its_name(here: Client) -> None:
+    jobs = here.map("train.py", [{"lr": 1}, {"lr": 2}], name="rates")
+    assert [job.job_id for job in jobs] == ["rates-1", "rates-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([{"lr": 1}, "--lr=2"], "'--lr=2' says not what to write behind the command: give each job a dictionary"),
+        ([{"lr": 1}, 2], "2 says not what to write"),
+        ([{"lr": 1}, {"amp": True}], r"amp=True can be written in several ways: give a list of words, .*\['--amp'\]"),
+    ],
+)
+def test_no_job_of_a_sweep_is_submitted_if_one_cannot_be(
+    here: Client, live: Live, arguments: Any, sentence: str
+) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        here.map("train.py", arguments)
     with pytest.raises(TypeError, match="takes no further words"):
-        here.map("echo hi", [["a"]])
-
-
-def test_what_cannot_run_is_said_before_anything_is_sent(here: Client, live: Live) -> None:
-    with pytest.raises(NotRunnable, match=r"no file trian\.py in .*\. Did you mean train\.py\?"):
-        here.submit("trian.py")
-    with pytest.raises(NotRunnable, match="no folder"):
-        here.submit("train.py", code="nowhere")
-    with pytest.raises(TypeError, match="holds all that is said of a job"):
-        here.submit(GOOD, gpus=1)
+        here.map("echo hi; echo", [["a"]])
     assert live.coordinator.documents == {}
+
+
+def test_a_sweep_that_is_refused_midway_names_the_jobs_that_run(here: Client) -> None:
+    here.submit("train.py", name="rates-2")
+    with pytest.raises(CoordinatorRefused) as refusal:
+        here.map("train.py", [{"lr": 1}, {"lr": 2}], name="rates")
+    assert refusal.value.__notes__ == ["Submitted before that, and not cancelled: rates-1."]
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "error", "sentence"),
+    [
+        ("trian.py", {}, NotRunnable, r"no file trian\.py in .*\. Did you mean train\.py\?"),
+        ("trian.py --lr 1", {}, NotRunnable, r"Did you mean train\.py\?"),
+        ("python trian.py", {}, NotRunnable, r"Did you mean train\.py\?"),
+        (Path("trian.py"), {}, NotRunnable, r"Did you mean train\.py\?"),
+        ("nb.ipynb", {}, NotRunnable, "no program nb.ipynb on PATH"),
+        ("", {}, NotRunnable, "The command is empty"),
+        ([], {}, NotRunnable, "The command is empty"),
+        (None, {}, TypeError, "None is no job: give a script"),
+        (b"train.py", {}, TypeError, "is no job: give a script"),
+        ("train.py", {"code": "nowhere"}, NotRunnable, "no folder"),
+        ("train.py", {"gpus": 9}, NotRunnable, "No node has 9 GPUs; the largest has 8: write gpus=8 or less"),
+        ("train.py", {"gpus": "2"}, NotRunnable, "'2' is no GPU count: write gpus=2"),
+        ("train.py", {"gpus": 1.5}, NotRunnable, "1.5 is no GPU count"),
+        ("train.py", {"gpus": True}, NotRunnable, "True is no GPU count"),
+        ("train.py", {"gpus": []}, NotRunnable, r"\[\] is no GPU count"),
+        ("train.py", {"gpus": [-1, 2]}, NotRunnable, "is no GPU count"),
+        ("train.py", {"num_gpus": 2}, TypeError, "submit takes no num_gpus: write gpus=2"),
+        ("train.py", {"command": ["x"]}, TypeError, "submit takes no command: give the words first"),
+        ("train.py", {"wait": True}, TypeError, r"call wait\(\) of the job"),
+        ("train.py", {"env": ["A=1"]}, TypeError, "env is a dictionary of variables"),
+        ("train.py", {"env": {"A": None}}, TypeError, "The variable A is None: write it as a text"),
+        (GOOD, {"gpus": 1}, TypeError, "holds all that is said of a job"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_is_sent(
+    here: Client, live: Live, monkeypatch: pytest.MonkeyPatch, job: Any, options: Any, error: Any, sentence: str
+) -> None:
+    monkeypatch.setattr(live.coordinator, "nodes", lambda: [{"node": "a", "gpus": 8}, {"node": "b", "gpus": 4}])
+    with pytest.raises(error, match=sentence):
+        here.submit(job, **options)
+    assert live.coordinator.documents == {}
+
+
+def test_options_of_the_command_line_are_taken_by_their_names(here: Client, got: Got) -> None:
+    here.submit("train.py", gpus=[4, 1, 1], deadline="2h", after=["first"], env={"LR": 0.1})
+    assert (got[0]["sla"], got[0]["depends_on"], got[0]["env"]["LR"]) == ("2h", ["first"], "0.1")
+    assert got[0]["optional_num_gpus"] == [1, 4]
+    assert got[0].keys().isdisjoint({"deadline", "after"})
 
 
 def test_a_relative_folder_of_a_document_is_that_of_who_submits_it(here: Client, got: Got, tmp_path: Path) -> None:
@@ -178,10 +254,25 @@ def test_a_relative_folder_of_a_document_is_that_of_who_submits_it(here: Client,
 
 
 def test_a_coordinator_elsewhere_is_sent_no_folder_and_no_variables(client: Client, got: Got) -> None:
-    client.submit(["python3", "/code/train.py"], env={"LR": "1"})
+    with pytest.warns(UserWarning, match="were not sent: on a cluster the image has its own"):
+        client.submit(["python3", "/code/train.py"], env={"LR": "1"})
     (doc,) = got
     assert ("code" in doc, doc["env"]) == (False, {"LR": "1"})
     assert doc["command"] == ["python3", "/code/train.py"]
+
+
+def test_with_an_image_nothing_is_missed_and_a_folder_in_it_may_be_named(
+    client: Client, got: Got, recwarn: pytest.WarningsRecorder
+) -> None:
+    client.submit("train.py", code="/app", image="registry.example/me/train:1")
+    (doc,) = got
+    assert (doc["command"], doc["code"]) == (["python3", "train.py"], "/app")
+    assert not recwarn.list
+
+
+def test_an_empty_address_in_the_environment_is_none(here: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHAPE_URL", "")
+    assert Client().here
 
 
 def test_a_job_shows_itself_and_knows_its_client(here: Client, live: Live) -> None:
