@@ -14,7 +14,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def _port(state: Path) -> Iterator[Finding]:
         yield Finding("warning", f"Another program has taken port {port} of the last `reshape up`: {what}.")
 
 
-def _waiting_interpreters(jobs: list[dict[str, Any]]) -> Iterator[Finding]:
+def _waiting_interpreters(jobs: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     running = [job for job in jobs if job["state"] == "running"]
     for job in running:
         if "the next one is cold" in (job.get("restart") or ""):

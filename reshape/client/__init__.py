@@ -7,6 +7,15 @@ the distribution `reshape-client` (`reshape/pyproject.toml`). With await: `resha
 from reshape.client.client import LATELY_S, Client
 from reshape.client.command import NotRunnable
 from reshape.client.connection import CoordinatorRefused, CoordinatorUnreachable, View
-from reshape.client.job import SubmittedJob
+from reshape.client.job import JobList, SubmittedJob
 
-__all__ = ["LATELY_S", "Client", "CoordinatorRefused", "CoordinatorUnreachable", "NotRunnable", "SubmittedJob", "View"]
+__all__ = [
+    "LATELY_S",
+    "Client",
+    "CoordinatorRefused",
+    "CoordinatorUnreachable",
+    "JobList",
+    "NotRunnable",
+    "SubmittedJob",
+    "View",
+]

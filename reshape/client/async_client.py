@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from reshape.client import job_output
 from reshape.client.client import Client
 from reshape.client.connection import View
+from reshape.client.job import SubmittedJob
 from reshape.client.progress_bar import progress_bar
 
 P = ParamSpec("P")
@@ -73,13 +74,13 @@ class AsyncClient:
     login_link = _in_thread(Client.login_link)
     health = _in_thread(Client.health)
 
-    async def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = False) -> View:
+    async def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = False) -> SubmittedJob:
         """Wait as `Client.wait` does; a bar only when asked for, since several jobs may be waited for at once."""
         view: View = {}
         with progress_bar(progress) as show:
             async for view in _patiently(job_output.until_ended(self.blocking, job_id, timeout_s)):
                 show(view)
-        return view
+        return SubmittedJob(self.blocking, view)
 
     def follow(self, job_id: str) -> AsyncIterator[str]:
         """Yield the lines that a job's training prints, until the job ends."""

@@ -28,8 +28,8 @@ from reshape.client.connection import (
     EventStream,
     View,
 )
-from reshape.client.job import SubmittedJob
-from reshape.client.progress_bar import progress_bar
+from reshape.client.job import JobList, SubmittedJob
+from reshape.client.progress_bar import progress_bar, waiting_given_up
 
 if TYPE_CHECKING:
     from coordinator.forecasts.what_if import WhatIf
@@ -150,7 +150,7 @@ class Client:
         code: str | Path | None = None,
         env: Mapping[str, object] | None = None,
         **fields: Any,
-    ) -> list[SubmittedJob]:
+    ) -> JobList:
         """Submit a command once for each of `arguments`, as for a sweep, and return the jobs in that order.
 
         Each is a dictionary, {"lr": 0.1} for `--lr 0.1`, or a list of further words. All else is as of `submit`; with
@@ -167,7 +167,7 @@ class Client:
         ]
         for doc in docs[:1]:  # they differ in their words only
             self._fits_some_node(doc)
-        jobs = list[SubmittedJob]()
+        jobs = JobList()
         for doc in docs:
             try:
                 jobs.append(self._submit_named(doc, dry_run))
@@ -185,16 +185,23 @@ class Client:
         table = "slamls" if doc.get("kind") == "Slaml" else "jobs"
         return SubmittedJob(self, self._ask("POST", f"/v1/{table}{'?dry_run=true' if dry_run else ''}", doc))
 
-    def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = True) -> View:
-        """Wait until a job has ended, or was not accepted, and return it; look at its `state`.
+    def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = True) -> SubmittedJob:
+        """Wait until a job has ended, or was not accepted, and return it as it ended.
 
-        `progress`: show a bar where there is a terminal or a notebook, by rich. `TimeoutError` leaves the job as it is.
+        A job that failed raises nothing: look at the `state` of what is returned. `progress`: show in a terminal or a
+        notebook how far it is, and why it failed; elsewhere nothing is written. Ctrl-C (`KeyboardInterrupt`) and
+        `TimeoutError`, after `timeout_s` seconds, end the waiting only: the job goes on.
         """
         view: View = {}
-        with progress_bar(progress) as show:
-            for view in job_output.patiently(job_output.until_ended(self, job_id, timeout_s)):
-                show(view)
-        return view
+        try:
+            with progress_bar(progress) as show:
+                for view in job_output.patiently(job_output.until_ended(self, job_id, timeout_s)):
+                    show(view)
+        except KeyboardInterrupt:
+            if progress:
+                waiting_given_up(job_id)
+            raise
+        return SubmittedJob(self, view)
 
     def follow(self, job_id: str) -> Iterator[str]:
         """Yield the lines that a job's training prints, until the job ends."""
@@ -256,10 +263,10 @@ class Client:
         """Return the systems that decide and their settings."""
         return self._ask("GET", "/v1/policy")
 
-    def jobs(self, include_ended: bool = False, within_s: int = 0) -> list[View]:
+    def jobs(self, include_ended: bool = False, within_s: int = 0) -> JobList:
         """Return the open jobs, and with them all ended ones, or those that ended in the last `within_s` seconds."""
         query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""
-        return self._rows(f"/v1/jobs{query}", "jobs")
+        return JobList(SubmittedJob(self, row) for row in self._rows(f"/v1/jobs{query}", "jobs"))
 
     def job(self, job_id: str) -> SubmittedJob:
         """Return one job as it is now."""

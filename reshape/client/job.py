@@ -6,10 +6,12 @@ It is a dictionary of the fields in `docs/reference/http-api.md`, so that `job["
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reshape.client import progress_bar as progress
 from reshape.client.connection import View
+from reshape.client.job_output import has_ended
 
 if TYPE_CHECKING:
     from reshape.client.client import Client
@@ -23,16 +25,37 @@ class SubmittedJob(dict[str, Any]):
         self._client = client
 
     @property
+    def id(self) -> str:
+        """Return the id of the job, or of the Slaml that was submitted."""
+        return str(self["slaml"] if "slaml" in self and "job_id" not in self else self["job_id"])
+
+    @property
     def job_id(self) -> str:
-        """The id of the job."""
+        """Return the id of the job. Raises `TypeError` if this is a Slaml, which is several jobs."""
+        if "job_id" not in self:
+            raise TypeError(f"{self.id} is a Slaml, several jobs: Client.slamls() and Client.jobs() show how they are.")
         return str(self["job_id"])
+
+    @property
+    def state(self) -> str:
+        """Return the state that the job has now; asks the coordinator, unless the job had ended when it was asked last.
+
+        One of submitted, initializing, initialized, running, adjusting, restarting, held, and at the end completed,
+        failed or cancelled.
+        """
+        if not has_ended(self):
+            self.refresh()
+        return str(self["state"])
 
     def refresh(self) -> SubmittedJob:
         """Ask how the job is now, and return it."""
         return self._become(self._client.job(self.job_id))
 
     def wait(self, timeout_s: float | None = None, progress: bool = True) -> SubmittedJob:
-        """Wait until the job has ended, as `Client.wait` does, and return it."""
+        """Wait until the job has ended, as `Client.wait` does, and return it.
+
+        Raises nothing for a job that failed: its `state` says so. Ctrl-C and `TimeoutError` leave the job as it is.
+        """
         return self._become(self._client.wait(self.job_id, timeout_s, progress))
 
     def follow(self) -> Iterator[str]:
@@ -64,14 +87,12 @@ class SubmittedJob(dict[str, Any]):
         return self._become(self._client.cancel(self.job_id))
 
     def __repr__(self) -> str:
-        return f"<Job {' '.join(text for _, text in self._shown() if text)}>"
+        told = ", ".join(text for name, text in self._shown() if text and name != "job")
+        return f"<Job {self.id}: {told}>" if told else f"<Job {self.id}>"
 
     def _repr_html_(self) -> str:
-        """Show the job as a table of one line; a notebook calls this."""
-        shown = [(name, text) for name, text in self._shown() if text]
-        head = "".join(f"<th>{name}</th>" for name, _ in shown)
-        cells = "".join(f"<td>{html.escape(text)}</td>" for _, text in shown)
-        return f"<table><tr>{head}</tr><tr>{cells}</tr></table>"
+        """Return the job as a table of one row; a notebook calls this."""
+        return html_table([self])
 
     def _become(self, view: View) -> SubmittedJob:
         self.clear()
@@ -79,18 +100,34 @@ class SubmittedJob(dict[str, Any]):
         return self
 
     def _shown(self) -> list[tuple[str, str]]:
-        message = str(self.get("message") or "")
-        state = str(self.get("state", ""))
         return [
-            ("job", str(self.get("job_id", self.get("slaml", "")))),
-            ("state", "suspended" if self.get("suspended") and state == "submitted" else state),
-            ("GPUs", str(self["num_gpus"]) if self.get("num_gpus") else ""),
-            ("progress", _progress(self.get("iters_done"), self.get("iterations"))),
-            ("message", "" if message in ("", state) else message),
+            ("job", self.id),
+            ("state", progress.state_in_words(self)),
+            ("progress", progress.iterations_done(self)),
+            ("expected", progress.expected(self)),
+            ("message", progress.reason(self)),
         ]
 
 
-def _progress(done: Any, total: Any) -> str:
-    if not isinstance(done, int):
-        return ""
-    return f"{done}/{total}" if isinstance(total, int) else str(done)
+class JobList(list[SubmittedJob]):
+    """Jobs in the order in which they were asked for; a list that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table(self) if self else "No jobs."
+
+
+def html_table(jobs: Sequence[SubmittedJob]) -> str:
+    """Return the jobs as a table of a page, without the columns that are empty."""
+    rows = [dict(job._shown()) for job in jobs]
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_cell(name, row, job)}</td>' for name in names)}</tr>"
+        for row, job in zip(rows, jobs, strict=True)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(name: str, row: Mapping[str, str], job: SubmittedJob) -> str:
+    bar = progress.html_bar(job) if name == "progress" else ""
+    return bar or html.escape(row[name])

@@ -45,16 +45,21 @@ def until_ended(client: JobReader, job_id: str, timeout_s: float | None = None) 
     while True:
         job = client.job(job_id)
         yield job
-        if job["state"] in ENDED or not_accepted(job):
+        if has_ended(job):
             return
         if until is not None and time.monotonic() >= until:
             raise TimeoutError(f"Job {job_id} has not ended within {timeout_s:g} s; it goes on.")
         yield None
 
 
+def has_ended(job: Mapping[str, Any]) -> bool:
+    """Return whether nothing more will become of a job."""
+    return job.get("state") in ENDED or not_accepted(job)
+
+
 def not_accepted(job: Mapping[str, Any]) -> bool:
     """Return whether the job was never admitted; later invalid edits also give a job problems."""
-    return bool(job["problems"]) and not job["launch"] and job["state"] not in ENDED
+    return bool(job.get("problems")) and not job.get("launch") and job.get("state") not in ENDED
 
 
 def pieces(client: JobReader, job_id: str, follow: bool, offset: int = 0) -> Iterator[bytes | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable, NotRunnable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable, JobList, NotRunnable, SubmittedJob
 from tests.fakes.coordinator_api import TOKEN, Live
 
 Got = list[dict[str, Any]]  # the documents that were submitted
@@ -275,18 +275,61 @@ def test_an_empty_address_in_the_environment_is_none(here: Client, monkeypatch: 
     assert Client().here
 
 
-def test_a_job_shows_itself_and_knows_its_client(here: Client, live: Live) -> None:
+@pytest.fixture
+def running(here: Client, live: Live) -> SubmittedJob:
+    """A job that trains."""
     job = here.submit("train.py", name="a")
     live.coordinator.outputs["a"] = b"step=1\nstep=2\n"
-    live.coordinator.documents["a"] |= {
-        "state": "running",
-        "num_gpus": 2,
-        "iters_done": 3,
-        "iterations": 9,
-        "message": "<b>",
-    }
-    assert repr(job.refresh()) == "<Job a running 2 3/9 <b>>"
-    assert "<td>3/9</td><td>&lt;b&gt;</td>" in job._repr_html_()
-    assert (job["state"], job.logs()) == ("running", "step=1\nstep=2\n")
-    assert job.cancel()["state"] == "cancelled"
-    assert job.wait(progress=False)["state"] == "cancelled"
+    trains = {"state": "running", "num_gpus": 2, "iters_done": 3, "iterations": 9, "eta_s": 3900.0, "message": "<b>"}
+    live.coordinator.documents["a"] |= trains
+    return job
+
+
+def test_a_job_shows_itself_and_knows_its_client(running: SubmittedJob) -> None:
+    assert repr(running.refresh()) == "<Job a: running on 2 GPUs, 3/9, ends in 65 min, <b>>"
+    assert "<td>ends in 65 min</td><td>&lt;b&gt;</td>" in running._repr_html_()
+    assert '<progress value="3" max="9"></progress> 3/9' in running._repr_html_()
+    assert (running["state"], running.logs()) == ("running", "step=1\nstep=2\n")
+    assert running.cancel()["state"] == "cancelled"
+    assert running.wait(progress=False).id == "a"
+    assert repr(running) == "<Job a: cancelled on 2 GPUs, 3/9, <b>>"
+
+
+def test_the_state_of_a_job_is_that_of_now_until_it_has_ended(running: SubmittedJob, live: Live) -> None:
+    assert (running["state"], running.state, running["state"]) == ("submitted", "running", "running")
+    live.coordinator.documents["a"]["state"] = "completed"
+    assert running.state == "completed"
+    del live.coordinator.documents["a"]
+    assert running.state == "completed"
+
+
+def test_what_a_coordinator_says_is_escaped_in_a_notebook() -> None:
+    job = SubmittedJob(Client("http://127.0.0.1:1", "x"), {"job_id": "<i>", "state": "failed", "message": "<script>"})
+    assert job._repr_html_().count("&lt;") == 2
+    assert "<i>" not in job._repr_html_() and "<script>" not in job._repr_html_()
+
+
+def test_several_jobs_are_one_table_without_empty_columns(here: Client) -> None:
+    jobs = here.map("train.py", [{"lr": 1}, {"lr": 2}])
+    assert (len(jobs), jobs[0].id) == (2, "train-1")
+    table = jobs._repr_html_()
+    assert (table.count("<tr>"), "<th>state</th>" in table, "<th>expected</th>" in table) == (3, True, False)
+    assert [job.id for job in here.jobs()] == ["train-1", "train-2"]
+    assert JobList()._repr_html_() == "No jobs."
+
+
+def test_a_slaml_shows_itself_and_says_that_it_is_several_jobs(client: Client) -> None:
+    slaml = SubmittedJob(client, {"slaml": "slaml.default.a"})
+    assert (repr(slaml), slaml.id) == ("<Job slaml.default.a>", "slaml.default.a")
+    with pytest.raises(TypeError, match="is a Slaml, several jobs"):
+        slaml.wait()
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_job(running: SubmittedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reshape.client.job_output.time.sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        running.wait()
+    assert running.state == "running"

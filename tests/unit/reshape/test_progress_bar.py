@@ -9,7 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import pytest
+
+from reshape.client.progress_bar import duration, progress_bar
 from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import environment
 from tests.patience import eventually, patient
@@ -22,6 +27,7 @@ client.submit({"job_id": "a", "command": ["true"], "optional_num_gpus": [1]})
 threading.Thread(target=lambda: (input(), client.cancel("a")), daemon=True).start()
 print(client.wait("a")["state"])
 """
+JOB = {"job_id": "a", "num_gpus": 0, "iters_done": 5, "iterations": 20, "problems": [], "launch": 1}
 
 
 @contextmanager
@@ -55,7 +61,8 @@ def test_a_terminal_shows_a_bar(live: Live, state: Path) -> None:
         assert cancelled(process)
     reader.join()
     os.close(mine)
-    assert b"0/100" in shown and b"a cancelled" in shown
+    assert b"[" + b"-" * 24 + b"]  0/100" in shown and b"\ra cancelled" in shown
+    assert shown.endswith(b"\r\n")
 
 
 def test_anything_else_gets_nothing(live: Live, state: Path, tmp_path: Path) -> None:
@@ -64,3 +71,48 @@ def test_anything_else_gets_nothing(live: Live, state: Path, tmp_path: Path) -> 
             assert cancelled(process)
         errors.seek(0)
         assert errors.read() == b""
+
+
+def test_a_terminal_is_told_why_a_job_failed_and_nothing_that_changes_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    message = "exit code 3: \x1b[2Jno module named x"
+    with progress_bar(True) as show:
+        show({**JOB, "state": "running", "num_gpus": 1, "eta_s": 40.0})
+        show({**JOB, "state": "failed", "message": message})
+    running, failed = capsys.readouterr().err.removeprefix("\r").split("\x1b[K\r")
+    assert running == "a running on 1 GPU  [######------------------]  5/20  ends in 40 s"
+    why = "exit code 3: ?[2Jno module named x. Its output: logs()."
+    assert failed == f"a failed  [######------------------]  5/20  {why}\x1b[K\n"
+
+
+def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[list[str]] = []
+
+    class Handle:
+        def __init__(self, shown: Any) -> None:
+            outputs.append([shown._repr_html_()])
+
+        def update(self, shown: Any) -> None:
+            outputs[-1].append(shown._repr_html_())
+
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    vars(ipython)["get_ipython"] = lambda: SimpleNamespace(kernel=object())
+    vars(display)["display"] = lambda shown, display_id: Handle(shown)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with progress_bar(True) as show:
+        show({**JOB, "state": "submitted", "start_in_s": 700.0})
+        show({**JOB, "state": "failed", "message": "<b>"})
+    ((waits, failed),) = outputs
+    bar = '<progress value="5" max="20"></progress> 5/20'
+    assert waits == f"<div>a submitted &nbsp; {bar} &nbsp; starts in 12 min</div>"
+    assert failed == f"<div>a failed &nbsp; {bar} &nbsp; &lt;b&gt;. Its output: logs().</div>"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (99.4, "99 s"), (100, "2 min"), (5990, "1 h 40 min"), (11_100, "3 h 05 min")]
+)
+def test_a_duration_is_told_in_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
