@@ -121,7 +121,12 @@ class Client:
     def _submit_named(self, doc: Mapping[str, Any], dry_run: bool) -> SubmittedJob:
         if not self.here and "image" not in doc:
             warnings.warn(command.NOT_SENT, stacklevel=3)
-        return self._submit(doc, dry_run) if dry_run else self.submit_as(doc, command.name(doc["command"]))
+        try:
+            return self._submit(doc, dry_run) if dry_run else self.submit_as(doc, command.name(doc["command"]))
+        except CoordinatorRefused as refusal:
+            if meant := command.keyword_meant(doc, refusal.problems):
+                raise CoordinatorRefused(f"{refusal} {meant}", refusal.status, refusal.problems) from None
+            raise
 
     def submit_as(self, doc: Mapping[str, Any], stem: str) -> SubmittedJob:
         """Submit under the document's own id, else under the first free one after `stem`: `train-1`, `train-2`."""

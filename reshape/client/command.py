@@ -226,6 +226,17 @@ def counts(gpus: int | Sequence[int] | None) -> list[int]:
     return found
 
 
+def keyword_meant(fields: Iterable[str], problems: Sequence[str]) -> str:
+    """Ask whether a keyword of `Client.submit` was meant by a field that the coordinator does not know; else empty.
+
+    The coordinator itself suggests fields of a document.
+    """
+    keywords = ("gpus", "name", "code", "env", "dry_run", *FIELDS)
+    unknown = [field for field in fields if any(p.startswith(f"there is no field {field!r};") for p in problems)]
+    close = [name for field in unknown for name in difflib.get_close_matches(field, keywords, 1)]
+    return f"Did you mean {close[0]}=…?" if close else ""
+
+
 def texts(env: Mapping[str, object] | None) -> dict[str, str] | None:
     """Return variables as texts; None without any."""
     if env is not None and not isinstance(env, Mapping):

@@ -83,7 +83,7 @@ class SubmittedJob(dict[str, Any]):
         return self._client.resume(self.job_id)
 
     def cancel(self) -> SubmittedJob:
-        """Stop the job for good."""
+        """Stop the job for good, and return it as it is now; it has ended once `wait` returns."""
         return self._become(self._client.cancel(self.job_id))
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ def progress_bar(wanted: bool) -> Iterator[Show]:
 def waiting_given_up(job_id: str) -> None:
     """Say where somebody looks that Ctrl-C has ended the waiting and not the job."""
     if _notebook_display() is not None or (sys.stderr is not None and sys.stderr.isatty()):
-        sys.stderr.write(f"Job {job_id} goes on: wait again, or cancel it.\n")
+        sys.stderr.write(f"Job {job_id} goes on: wait() waits for it again, cancel() ends it.\n")
         sys.stderr.flush()
 
 
@@ -178,8 +178,9 @@ def _where(job: Mapping[str, Any]) -> str:
 
 def _rest(job: Mapping[str, Any]) -> str:
     if _ended_otherwise(job):
+        output = "job.logs() shows what it printed." if job.get("state") == "failed" else ""
         why = reason(job)
-        return f"{why.rstrip('.')}. Its output: logs()." if why else "Its output: logs()."
+        return f"{why.rstrip('.')}. {output}".strip() if why else output
     return expected(job)
 
 

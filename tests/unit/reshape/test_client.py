@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.errors import Rejected
+from coordinator.model.fields import unknown_fields
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable, JobList, NotRunnable, SubmittedJob
 from tests.fakes.coordinator_api import TOKEN, Live
 
@@ -239,6 +241,23 @@ def test_what_cannot_run_is_said_before_anything_is_sent(
     with pytest.raises(error, match=sentence):
         here.submit(job, **options)
     assert live.coordinator.documents == {}
+
+
+@pytest.mark.parametrize(
+    ("keyword", "guess"),
+    [("gpsu", " Did you mean gpus=…?"), ("deadlin", " Did you mean deadline=…?"), ("zzz", "")],
+)
+def test_a_keyword_that_was_mistyped_is_guessed(
+    here: Client, live: Live, monkeypatch: pytest.MonkeyPatch, keyword: str, guess: str
+) -> None:
+    def refuse(doc: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+        found = tuple(unknown_fields(doc))
+        raise Rejected(f"The job was not accepted: {found[0]}.", problems=found)
+
+    monkeypatch.setattr(live.coordinator, "submit", refuse)
+    with pytest.raises(CoordinatorRefused, match="there is no field") as refusal:
+        here.submit("train.py", **{keyword: 1})
+    assert str(refusal.value).endswith(f"begin the name of one of your own with x_.{guess}")
 
 
 def test_options_of_the_command_line_are_taken_by_their_names(here: Client, got: Got) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reshape.client.progress_bar import duration, progress_bar
+from reshape.client.progress_bar import duration, progress_bar, waiting_given_up
 from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import environment
 from tests.patience import eventually, patient
@@ -83,8 +83,27 @@ def test_a_terminal_is_told_why_a_job_failed_and_nothing_that_changes_it(
         show({**JOB, "state": "failed", "message": message})
     running, failed = capsys.readouterr().err.removeprefix("\r").split("\x1b[K\r")
     assert running == "a running on 1 GPU  [######------------------]  5/20  ends in 40 s"
-    why = "exit code 3: ?[2Jno module named x. Its output: logs()."
+    why = "exit code 3: ?[2Jno module named x. job.logs() shows what it printed."
     assert failed == f"a failed  [######------------------]  5/20  {why}\x1b[K\n"
+
+
+def test_a_job_that_was_not_accepted_is_told_with_all_its_problems(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar(True) as show:
+        show({**JOB, "state": "submitted", "launch": 0, "iters_done": None, "problems": ["no image", "no node"]})
+    assert capsys.readouterr().err == "\ra not accepted  no image; no node.\x1b[K\n"
+
+
+@pytest.mark.parametrize(("terminal", "said"), [(True, "Job a goes on: wait() waits for it again"), (False, "")])
+def test_who_gives_up_waiting_in_a_terminal_is_told_that_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, said: str
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    waiting_given_up("a")
+    told = capsys.readouterr().err
+    assert told.startswith(said) and bool(told) is terminal
 
 
 def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +127,7 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch)
     ((waits, failed),) = outputs
     bar = '<progress value="5" max="20"></progress> 5/20'
     assert waits == f"<div>a submitted &nbsp; {bar} &nbsp; starts in 12 min</div>"
-    assert failed == f"<div>a failed &nbsp; {bar} &nbsp; &lt;b&gt;. Its output: logs().</div>"
+    assert failed == f"<div>a failed &nbsp; {bar} &nbsp; &lt;b&gt;. job.logs() shows what it printed.</div>"
 
 
 @pytest.mark.parametrize(
