@@ -63,5 +63,5 @@ def test_a_sweep_is_submitted_and_each_job_tells_its_result(up: Up, tmp_path: Pa
 def test_a_script_runs_in_this_folder_with_this_interpreter(up: Up, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, sys\nprint('step=1 total=1')\nprint(os.getcwd(), sys.executable)\n")
     ended, *output = printed(OF_A_SCRIPT, up, tmp_path)
-    assert re.match(r"<Job train-\d+: completed, 1/1", ended)
+    assert re.match(r"<Job train-\d+: completed", ended)
     assert output[:2] == ["step=1 total=1", f"{tmp_path} {sys.executable}"]
