@@ -121,11 +121,13 @@ def html_bar(job: Mapping[str, Any]) -> str:
 
 
 def iterations_done(job: Mapping[str, Any]) -> str:
-    """Return such as `7/20`; empty if there is nothing to tell."""
+    """Return such as `7/20`, or `7 iterations` where the length is not known; empty if there is nothing to tell."""
     done, total = job.get("iters_done"), job.get("iterations")
     if not isinstance(done, int):
         return ""
-    return f"{done}/{total}" if isinstance(total, int) else str(done or "")
+    if isinstance(total, int):
+        return f"{done}/{total}"
+    return f"{done} iteration{'s' * (done != 1)}" if done else ""
 
 
 def expected(job: Mapping[str, Any]) -> str:

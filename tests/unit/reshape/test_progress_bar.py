@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reshape.client.progress_bar import duration, progress_bar, waiting_given_up
+from reshape.client.progress_bar import duration, iterations_done, progress_bar, waiting_given_up
 from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import environment
 from tests.patience import eventually, patient
@@ -135,3 +135,13 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_duration_is_told_in_the_unit_that_fits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "text"),
+    [(None, 20, ""), (0, None, ""), (0, 20, "0/20"), (1, None, "1 iteration"), (7, None, "7 iterations")],
+)
+def test_what_is_done_is_told_also_where_the_length_is_not_known(
+    done: int | None, total: int | None, text: str
+) -> None:
+    assert iterations_done({"iters_done": done, "iterations": total}) == text
