@@ -120,6 +120,12 @@ def html_bar(job: Mapping[str, Any]) -> str:
     return f'<progress value="{done}" max="{total}"></progress> {html.escape(iterations_done(job))}'
 
 
+def text_bar(share: float) -> str:
+    """Return a bar of characters; `share`: what is done of a job, 0 to 1."""
+    full = min(BAR_WIDTH, int(BAR_WIDTH * share))
+    return f"[{'#' * full}{'-' * (BAR_WIDTH - full)}]"
+
+
 def iterations_done(job: Mapping[str, Any]) -> str:
     """Return such as `7/20`, or `7 iterations` where the length is not known; empty if there is nothing to tell."""
     done, total = job.get("iters_done"), job.get("iterations")
@@ -169,8 +175,7 @@ def _line(job: Mapping[str, Any]) -> str:
     done, total = job.get("iters_done"), job.get("iterations")
     bar = ""
     if isinstance(done, int) and isinstance(total, int) and total:
-        full = min(BAR_WIDTH, BAR_WIDTH * done // total)
-        bar = f"[{'#' * full}{'-' * (BAR_WIDTH - full)}]"
+        bar = text_bar(done / total)
     return "  ".join(part for part in (_where(job), bar, iterations_done(job), _rest(job)) if part)
 
 

@@ -1,7 +1,7 @@
 """Shows how far a job is in one line of a terminal, which it writes again and again; elsewhere nothing.
 
-Needs no package, unlike the bar of `reshape/client/progress_bar.py`. The line is gone once the body has ended, also
-by an error, so that what is printed afterwards stands alone.
+The line is gone once the body has ended, also by an error, so that what is printed afterwards stands alone. A program
+that waits has the line of `reshape/client/progress_bar.py`, which is shorter, since the client knows no table of jobs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 
 from coordinator.dashboard import words
 from coordinator.dashboard.words import text
+from reshape.client.progress_bar import TO_END_OF_LINE, text_bar
 from reshape.output import job_table
 from reshape.output.tables import GAP, NONE, cut, middle_cut, plain, shortened
 
 View = Mapping[str, Any]
 
-START_OF_LINE, TO_END_OF_LINE = "\r", "\x1b[K"
-BAR = 20  # columns
-DONE, LEFT = "#", "."
+START_OF_LINE = "\r"
 
 
 @contextlib.contextmanager
@@ -50,7 +49,7 @@ def line(view: View, now: float, width: int) -> str:
     if view.get("num_gpus"):
         parts.append(f"{job_table.gpus(view)} GPUs")
     if (share := job_table.share_done(view)) is not None:
-        parts += [f"[{_bar(share)}]", job_table.percent(view)]
+        parts += [text_bar(share), job_table.percent(view)]
     elif view.get("iters_done"):
         parts.append(job_table.percent(view))
     if end != NONE:
@@ -61,11 +60,6 @@ def line(view: View, now: float, width: int) -> str:
     if isinstance(why, str) and view.get("state") != "running" and room > 0:
         told += GAP + shortened(plain(why), room)
     return cut(told, width)
-
-
-def _bar(share: float) -> str:
-    done = min(BAR, int(share * BAR))
-    return DONE * done + LEFT * (BAR - done)
 
 
 def _write(words_now: str) -> None:

@@ -275,7 +275,7 @@ def test_what_is_said_of_one_job_is_whole_and_breaks_between_words_on_a_terminal
 
 def test_the_line_of_a_wait_fits_and_says_how_far_the_job_is() -> None:
     shown = progress_line.line(views(1)[0], 1000.0, 79)
-    assert shown == "j0  running  2/4 GPUs  [##########..........]  50 %  in 90s"
+    assert shown == "j0  running  2/4 GPUs  [############------------]  50 %  in 90s"
     waits = {"job_id": "a", "state": "submitted", "message": WAITS, "start_in_s": 30.0}
     assert progress_line.line(waits, 1000.0, 79).startswith("a  submitted  starts 30s  needs 2 GPUs; 0 are idle")
     for width in range(10, 79):
