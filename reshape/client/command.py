@@ -265,7 +265,8 @@ def fits_some_node(nodes: Iterable[Mapping[str, Any]], allowed: Sequence[int], o
 
     `option` is what the user writes before a GPU count.
     """
-    fewest, most = min(allowed), max([int(node["gpus"]) for node in nodes], default=0)
+    fewest = min(allowed)
+    most = max([int(node["gpus"]) for node in nodes], default=0)
     if most and fewest > most:
         raise NotRunnable(
             f"No node has {gpus_in_words([fewest])}; the largest has {most}: write {option}{most} or less."
