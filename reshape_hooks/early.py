@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # what a training does not import itself is imported only by 
     from typing import Any
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+NUMBER_BYTES = 4  # of the number of a file
+MOST_LOCKS = 253  # files that the kernel sends at once
 NOT_INITIALIZED = 3  # cuDeviceGetCount before cuInit
 MODULES = (".py", ".pyc", ".so")
 ASKED = ("is_available", "device_count")  # functions of torch.cuda whose answer is another one without GPUs
@@ -432,10 +434,22 @@ def _with(environ: dict[str, str], variables: dict[str, str | None]) -> dict[str
 
 
 class Turn:
-    """The connection to the shim: it gets `ready` or why not, and sends the variables that have changed, then `go`."""
+    """The connection to the shim: it gets `ready` or why not, and sends the variables that have changed, then `go`.
+
+    With `go` come the locks of its GPUs, which this process and its children hold as long as they live.
+    """
 
     def __init__(self, number: int) -> None:
-        self.number, self.inbox = number, b""
+        self.number = number
+        self.inbox = b""
+        self.connection: Any = None
+
+    def connect(self) -> None:
+        """Import what the connection needs; `socket` itself would bring many modules that the training may not use."""
+        import _socket
+
+        self.connection = _socket.socket(fileno=self.number)
+        self.room = _socket.CMSG_SPACE(MOST_LOCKS * NUMBER_BYTES)
 
     def say(self, *fields: Any) -> None:
         os.write(self.number, ascii(fields).encode() + b"\n")
@@ -451,12 +465,20 @@ class Turn:
         import ast
 
         while b"\n" not in self.inbox:
-            data = os.read(self.number, 65536)
+            data, attached, _, _ = self.connection.recvmsg(65536, self.room)
             if not data:
                 os._exit(0)
             self.inbox += data
+            for _, _, numbers in attached:
+                _keep_open(numbers)
         line, _, self.inbox = self.inbox.partition(b"\n")
         return ast.literal_eval(line.decode())
+
+
+def _keep_open(numbers: bytes) -> None:
+    """Have the children of this process hold these files, too."""
+    for at in range(0, len(numbers), NUMBER_BYTES):
+        os.set_inheritable(int.from_bytes(numbers[at : at + NUMBER_BYTES], sys.byteorder), True)
 
 
 def score(value: str) -> str:
@@ -554,6 +576,7 @@ def wait_turn(number: int, path: str) -> None:
         scored = score("1000")  # first of all
         found = Record(path)
         turn.told()
+        turn.connect()
         found.own([name for name in sys.modules if name not in known or name == __name__])
         sys.path[:0] = filter(None, [script_folder()])  # for libraries that only look for a module
         as_script, shadows = list(sys.path), beside(found)
@@ -590,7 +613,7 @@ def wait_turn(number: int, path: str) -> None:
             turn.say("off", f"{fault or type(fault).__name__}"[:500])
         finally:
             os._exit(1)
-    os.close(number)
+    turn.connection.close()
     recorder = begin_record(path)
     if recorder is not None:
         finder: Any = Stash(found.groups, recorder)

@@ -8,6 +8,7 @@ come first in that interpreter; it never runs the script unless told; where ther
 trainer is started as without it. Standard library, Python 3.8: `shim.py` loads it from its folder.
 """
 
+import array
 import ast
 import contextlib
 import os
@@ -335,7 +336,9 @@ class WaitingInterpreter:
                 self.note("; ".join([f"ready ({held})", *self.left, *(said for _, said in self.less.values())]))
             elif kind == "set" and self.taken:
                 self.taken.begin()
-                self.socket.send(b"'go'\n")
+                locks = array.array("i", self.shim.gpus.values())
+                attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, locks)] if locks else []
+                self.socket.sendmsg([b"'go'\n"], attached)
                 self.taken = None
                 self.forget()
                 return

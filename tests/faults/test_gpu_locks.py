@@ -25,6 +25,19 @@ os.umask(0o077)
 print(gpu_locks.take(sys.argv[1]) is not None, flush=True)
 input()
 """
+# A training with a worker in a session of its own.
+FORKS = """
+import os, sys, time
+from reshape_hooks import plain
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(1000)
+stop = plain.StopFlag(plain.environment().announce)
+open("forked-" + os.environ["RESHAPE_GENERATION"], "w").close()
+while not stop.stopping:
+    time.sleep(0.05)
+sys.exit(143)
+"""
 
 
 @pytest.fixture
@@ -81,6 +94,31 @@ def test_a_gpu_stays_locked_while_a_process_of_a_killed_shim_lives(tmp_path: Pat
         (left,) = eventually(lambda: found if len(found := shim.left()) == 1 else None, "its child alone lives") or []
         assert gpu_locks.take(gpu) is None
         os.kill(left, signal.SIGKILL)
+        lock = eventually(lambda: gpu_locks.take(gpu), "nothing of it lives")
+        assert lock is not None
+        os.close(lock)
+
+
+def test_it_stays_locked_also_where_the_training_began_in_an_interpreter_that_had_waited(
+    tmp_path: Path, gpu: str
+) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    command = [sys.executable, "forks.py"]
+    env = {"RESHAPE_WARM": "0.2", "PYTHONPATH": "", "PYTHONSAFEPATH": ""}
+    with running_shim(tmp_path, command, gpus="nvml", hooks=True, workdir=str(tmp_path), env=env) as shim:
+        shim.client.start(1, [gpu])
+        eventually(lambda: shim.client.status()["warm"].startswith("ready"), "an interpreter waits")
+        shim.client.stop(1)
+        shim.client.wait("exited")
+        shim.client.start(2, [gpu])
+        eventually(lambda: (tmp_path / "forked-2").exists(), "it trains")
+        assert not shim.client.status()["cold"]
+        shim.process.kill()
+        shim.process.wait()
+        eventually(lambda: len(shim.left()) == 1, "its child alone lives")
+        assert gpu_locks.take(gpu) is None
+        for left in shim.left():
+            os.kill(left, signal.SIGKILL)
         lock = eventually(lambda: gpu_locks.take(gpu), "nothing of it lives")
         assert lock is not None
         os.close(lock)
