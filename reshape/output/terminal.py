@@ -176,8 +176,8 @@ JOB_ID = click.argument("job_id", metavar="ID", shell_complete=_job_ids)
 JOB_IDS = click.argument("job_ids", metavar="[ID]...", nargs=-1, shell_complete=_job_ids)
 
 
-class SeveralJobs(click.ClickException):
-    """Raised where the beginning of an id means several jobs; without the lines on usage, which it did not break."""
+class NotOneJob(click.ClickException):
+    """Raised where an id is empty or begins several ids; without the lines on usage, which it did not break."""
 
     exit_code = click.UsageError.exit_code
 
@@ -186,20 +186,22 @@ def with_job_id(client: Client, given: str, call: Callable[[str], Answer]) -> An
     """Call with the id of a job, or with the only id that begins with what was given.
 
     Jobs that ended earlier than a day ago are meant if no other is. Raises the coordinator's own refusal where no job
-    is meant, `SeveralJobs` where several are.
+    is meant, `NotOneJob` where several are, or the id is empty.
     """
     from reshape.client import LATELY_S, CoordinatorRefused
 
+    if not given:  # every id begins with an empty one
+        raise NotOneJob("The job id is empty, as of a variable that is not set; `reshape jobs` lists the ids.")
     try:
         return call(given)
     except CoordinatorRefused as unknown:
-        if unknown.status != NOT_FOUND or not given:  # every id begins with an empty one, as of a variable not set
+        if unknown.status != NOT_FOUND:
             raise
         begun = _begin_with(given, client.jobs(within_s=LATELY_S)) or _begin_with(given, client.jobs(True))
         if not begun:
             raise
         if len(begun) > 1:
-            raise SeveralJobs(f"Several jobs begin with {given}: {_some(begun)}. Write more of the id.") from None
+            raise NotOneJob(f"Several jobs begin with {given}: {_some(begun)}. Write more of the id.") from None
         return call(begun[0])
 
 
@@ -224,9 +226,9 @@ def for_each_job(client: Client, named: Sequence[str], listed: Sequence[str], ca
         try:
             for _, refusal in refused([job_id], lambda given: with_job_id(client, given, call)):
                 code = failed(refusal)
-        except SeveralJobs as several:
-            several.show()
-            code = several.exit_code
+        except NotOneJob as fault:
+            fault.show()
+            code = fault.exit_code
     for job_id, refusal in refused(listed, call):
         if not job_id or job_id not in str(refusal):
             complain(f"Job {job_id!r} stays as it is:")

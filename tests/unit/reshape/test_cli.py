@@ -277,7 +277,8 @@ def test_an_empty_id_means_no_job(reshape: Run, live: Live, verb: str) -> None:
     submit(reshape, "mnist-1")
     before = dict(live.coordinator.documents["mnist-1"])
     done = reshape(verb, "")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
+    assert "The job id is empty, as of a variable that is not set" in done.err
     assert live.coordinator.documents["mnist-1"] == before
 
 
