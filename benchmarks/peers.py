@@ -62,12 +62,14 @@ DRAWN = ("workload-s", "elastic-w1")  # with the seeds 0 and 1
 def run(options: argparse.Namespace) -> Result:
     """Simulate all policies on all workloads. `options.tiny`: the rigid case alone."""
     measured = {workload.name: _measure(workload) for workload in _workloads(options.tiny)}
-    rows = [_row(name, what, key, policies) for name, policies in measured.items() for what, key in MEASURES.items()]
+    rows = [
+        _compared(name, what, key, policies) for name, policies in measured.items() for what, key in MEASURES.items()
+    ]
     geometric = [_geometric_mean([row for row in rows if row.what.endswith(what)], what) for what in MEASURES]
     notes = ["Ours: RESHAPE_PLANNER=rollout. Theirs: the paper's rules, the default. CPU: of the whole simulation."]
-    if not os.environ.get("RESHAPE_DATA") and not options.tiny:
+    if _data_folder() is None and not options.tiny:
         notes.append("Published traces were left out: set RESHAPE_DATA to a folder that has them.")
-    tables = [_table(name, policies) for name, policies in measured.items()]
+    tables = [_table_of_policies(name, policies) for name, policies in measured.items()]
     sizes = {"workloads": len(measured)}
     return Result("peers", "O6", TITLE, "the paper's rules", sizes, [*rows, *geometric], tables, notes)
 
@@ -78,9 +80,9 @@ def _workloads(tiny: bool) -> Iterator[Workload]:
         return
     for name in DRAWN:
         for seed in (0, 1):
-            workload = build(name, seed, _data())
+            workload = build(name, seed, _data_folder())
             yield replace(workload, name=f"{name}, seed {seed}")
-    data = _data()
+    data = _data_folder()
     for one in TRACES if data else ():
         nodes = replay(one.trace, data, one.jobs).nodes
         fewer = nodes[: max(1, math.ceil(one.share * len(nodes)))]
@@ -88,7 +90,7 @@ def _workloads(tiny: bool) -> Iterator[Workload]:
         yield replace(workload, name=f"{one.trace}, {len(workload.jobs)} jobs, {len(fewer)} of {len(nodes)} nodes")
 
 
-def _data() -> Path | None:
+def _data_folder() -> Path | None:
     folder = os.environ.get("RESHAPE_DATA")
     return Path(folder) if folder else None
 
@@ -123,7 +125,7 @@ def _measure(workload: Workload) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _row(name: str, what: str, key: str, policies: Mapping[str, Mapping[str, Any]]) -> Row:
+def _compared(name: str, what: str, key: str, policies: Mapping[str, Mapping[str, Any]]) -> Row:
     ours = policies[PLANNER][key]
     theirs = policies[PAPER][key]
     return Row(f"{name}: {what}", ours, theirs, ours / theirs, "s", floor=1.01)
@@ -134,7 +136,7 @@ def _geometric_mean(rows: list[Row], what: str) -> Row:
     return Row(f"geometric mean: {what}", ratio, 1.0, ratio, "", floor=GOALS[what])
 
 
-def _table(name: str, policies: Mapping[str, Mapping[str, Any]]) -> Table:
+def _table_of_policies(name: str, policies: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = ("POLICY", "MAKESPAN", "OF BOUND", "MEAN", "OF BOUND", "P99", "RESHAPES", "MOVES", "CPU")
     bound = policies["bound"]
     rows = [

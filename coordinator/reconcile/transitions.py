@@ -317,7 +317,8 @@ def _loss_undetermined(w: ObservedState) -> bool:
     """
     if w.seen is None or w.copy_lost:
         return False
-    ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost
+    ours = w.job.doc.get("stopped_by_us")
+    lost = w.seen.lost
     return isinstance(ours, int) and (lost is None or lost.generation < ours)
 
 

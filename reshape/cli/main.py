@@ -340,16 +340,38 @@ cli.add_command(store)
 
 cli.sections = {
     "Your jobs": (
-        "submit", "jobs", "job", "logs", "explain", "events", "cancel", "suspend", "resume", "reshape, scale", "rerun",
-        "rm", "slamls", "rehearse",
+        "submit",
+        "jobs",
+        "job",
+        "logs",
+        "explain",
+        "events",
+        "cancel",
+        "suspend",
+        "resume",
+        "reshape, scale",
+        "rerun",
+        "rm",
+        "slamls",
+        "rehearse",
     ),
     "The fleet": (
-        "top", "queue", "gpus", "nodes", "drain", "undrain", "policy", "dashboard", "what-if", "replay", "profile",
+        "top",
+        "queue",
+        "gpus",
+        "nodes",
+        "drain",
+        "undrain",
+        "policy",
+        "dashboard",
+        "what-if",
+        "replay",
+        "profile",
     ),
     "This machine": ("up", "down", "doctor", "store", "demo", "completion"),
     "A cluster": ("setup", "containerize", "coordinator", "launcher", "agent"),
     "Science": ("simulate", "paper", "record"),
-}  # fmt: skip
+}
 
 
 @cli.group()

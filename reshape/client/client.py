@@ -109,10 +109,10 @@ class Client:
     ) -> dict[str, Any]:
         if wrong := sorted(command.GIVEN_OTHERWISE.keys() & fields):
             raise TypeError(f"submit takes no {wrong[0]}: {command.GIVEN_OTHERWISE[wrong[0]]}.")
-        named = {"name": name, "code": None if code is None else str(code), "env": command.texts(env)}
+        named = {"name": name, "code": None if code is None else str(code), "env": command.variables_as_texts(env)}
         given = {option: value for option, value in {**fields, **named}.items() if value is not None}
         others = {field: value for field, value in given.items() if field not in command.FIELDS}
-        return others | command.document(words, command.counts(gpus), given, self.here)
+        return others | command.document(words, command.gpu_counts(gpus), given, self.here)
 
     def _fits_some_node(self, doc: Mapping[str, Any]) -> None:
         if self.here:
@@ -170,8 +170,8 @@ class Client:
             self._document(each, gpus, None if name is None else f"{name}-{number}", code, env, fields)
             for number, each in enumerate(all_words, 1)
         ]
-        for doc in docs[:1]:  # they differ in their words only
-            self._fits_some_node(doc)
+        if docs:  # they differ in their words only
+            self._fits_some_node(docs[0])
         jobs = JobList()
         for doc in docs:
             try:

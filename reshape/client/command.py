@@ -199,7 +199,7 @@ def _runs_python(word: str) -> bool:
 def further_words(more: Sequence[object] | Mapping[str, object]) -> list[str]:
     """Return the words that one job of a sweep has behind the others: of a dictionary `--name value` for each item."""
     if isinstance(more, Mapping):
-        return [word for name, value in more.items() for word in _option(str(name), value)]
+        return [word for name, value in more.items() for word in _option_words(str(name), value)]
     if isinstance(more, Sequence) and not isinstance(more, str | bytes | bytearray):
         return [str(word) for word in more]
     raise TypeError(
@@ -208,13 +208,13 @@ def further_words(more: Sequence[object] | Mapping[str, object]) -> list[str]:
     )
 
 
-def _option(name: str, value: object) -> list[str]:
+def _option_words(name: str, value: object) -> list[str]:
     if value is None or isinstance(value, bool | Mapping | list | tuple | set):
         raise TypeError(f"{name}={value!r} can be written in several ways: give a list of words, such as ['--{name}'].")
     return [name if name.startswith("-") else f"--{name}", str(value)]
 
 
-def counts(gpus: int | Sequence[int] | None) -> list[int]:
+def gpu_counts(gpus: int | Sequence[int] | None) -> list[int]:
     """Return the GPU counts that a job can run on, ascending; of None 1. Raises `NotRunnable`."""
     given = [1] if gpus is None else list(gpus) if isinstance(gpus, Iterable) else [gpus]
     try:
@@ -237,7 +237,7 @@ def keyword_meant(fields: Iterable[str], problems: Sequence[str]) -> str:
     return f"Did you mean {close[0]}=…?" if close else ""
 
 
-def texts(env: Mapping[str, object] | None) -> dict[str, str] | None:
+def variables_as_texts(env: Mapping[str, object] | None) -> dict[str, str] | None:
     """Return variables as texts; None without any."""
     if env is not None and not isinstance(env, Mapping):
         raise TypeError(f"env is a dictionary of variables, such as {{'LEARNING_RATE': 0.1}}, not {env!r}.")

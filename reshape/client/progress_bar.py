@@ -66,10 +66,11 @@ class _Shown:
         self._job = job
 
     def __repr__(self) -> str:
-        return _line(self._job)
+        return _job_in_a_line(self._job)
 
     def _repr_html_(self) -> str:
-        before, after = _where(self._job), _rest(self._job)
+        before = _name_and_state(self._job)
+        after = _outlook(self._job)
         parts = [html.escape(before), html_bar(self._job), html.escape(after)]
         return f"<div>{' &nbsp; '.join(part for part in parts if part)}</div>"
 
@@ -81,7 +82,7 @@ class _InTerminal:
         self._line = ""
 
     def show(self, job: Mapping[str, Any]) -> None:
-        line = _line(job)
+        line = _job_in_a_line(job)
         if not _ended_otherwise(job):  # why it failed is told whole, over several lines if need be
             line = line[: shutil.get_terminal_size().columns - 1]
         if line != self._line:
@@ -114,10 +115,17 @@ def _printable(text: str) -> str:
 
 def html_bar(job: Mapping[str, Any]) -> str:
     """Return how many of its iterations a job has done as a bar and a text, for a page; empty if it is not known."""
-    done, total = job.get("iters_done"), job.get("iterations")
-    if not isinstance(done, int) or not isinstance(total, int):
+    done, total = _done_and_length(job)
+    if done is None or total is None:
         return ""
     return f'<progress value="{done}" max="{total}"></progress> {html.escape(iterations_done(job))}'
+
+
+def _done_and_length(job: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the iterations that a job has done, and all that it has; each None where it is not known."""
+    found = [job.get(field) for field in ("iters_done", "iterations")]
+    done, length = (value if isinstance(value, int) else None for value in found)
+    return done, length
 
 
 def text_bar(share: float) -> str:
@@ -128,10 +136,10 @@ def text_bar(share: float) -> str:
 
 def iterations_done(job: Mapping[str, Any]) -> str:
     """Return such as `7/20`, or `7 iterations` where the length is not known; empty if there is nothing to tell."""
-    done, total = job.get("iters_done"), job.get("iterations")
-    if not isinstance(done, int):
+    done, total = _done_and_length(job)
+    if done is None:
         return ""
-    if isinstance(total, int):
+    if total is not None:
         return f"{done}/{total}"
     return f"{done} iteration{'s' * (done != 1)}" if done else ""
 
@@ -171,19 +179,19 @@ def reason(job: Mapping[str, Any]) -> str:
     return "" if message == job.get("state") else message
 
 
-def _line(job: Mapping[str, Any]) -> str:
-    done, total = job.get("iters_done"), job.get("iterations")
+def _job_in_a_line(job: Mapping[str, Any]) -> str:
+    done, total = _done_and_length(job)
     bar = ""
-    if isinstance(done, int) and isinstance(total, int) and total:
+    if done is not None and total:
         bar = text_bar(done / total)
-    return "  ".join(part for part in (_where(job), bar, iterations_done(job), _rest(job)) if part)
+    return "  ".join(part for part in (_name_and_state(job), bar, iterations_done(job), _outlook(job)) if part)
 
 
-def _where(job: Mapping[str, Any]) -> str:
+def _name_and_state(job: Mapping[str, Any]) -> str:
     return f"{job['job_id']} {state_in_words(job)}"
 
 
-def _rest(job: Mapping[str, Any]) -> str:
+def _outlook(job: Mapping[str, Any]) -> str:
     if _ended_otherwise(job):
         output = "job.logs() shows what it printed." if job.get("state") == "failed" else ""
         why = reason(job)

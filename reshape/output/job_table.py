@@ -22,10 +22,18 @@ View = Mapping[str, Any]
 HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "REASON")
 LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "TIME", "END")
 COLOURS = {
-    "submitted": "yellow", "suspended": "magenta", "held": "magenta", "initializing": "cyan", "initialized": "cyan",
-    "adjusting": "cyan", "restarting": "cyan", "running": "green", "completed": "blue", "failed": "red",
+    "submitted": "yellow",
+    "suspended": "magenta",
+    "held": "magenta",
+    "initializing": "cyan",
+    "initialized": "cyan",
+    "adjusting": "cyan",
+    "restarting": "cyan",
+    "running": "green",
+    "completed": "blue",
+    "failed": "red",
     "cancelled": "bright_black",
-}  # fmt: skip
+}
 LONGEST_NAME = 0.25  # of the width of a terminal
 EMULATED = "The GPUs are emulated."
 ENDED_WITH = re.compile(r"^the training process ended with (exit code \d+: )?")  # what follows tells more: the error
@@ -115,7 +123,7 @@ def percent(view: View) -> str:
 
 
 def share_done(view: View) -> float | None:
-    """How much of its length a job has done, of 1; None while that is not known."""
+    """Return the share of its length that a job has done, 0 to 1; None while that is not known."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
     return done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else None
 

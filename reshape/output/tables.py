@@ -16,7 +16,8 @@ Paints = Mapping[int, Callable[[str], str]]  # by the place of a column: colours
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
 LONGEST = 128  # columns of any cell but a row's last: as long as a job's name may be; what nobody let in may be longer
-LEAST_REASON, REASON_SHARE = 16, 0.2  # columns, and share of them, left for why a job is as it is
+LEAST_REASON = 16  # columns left for why a job is as it is
+REASON_SHARE = 0.2  # of all columns, likewise
 MOST_REASON = 40  # columns: what it shows of that on a terminal, however wide
 FILLED = 0.75  # of its columns: a sentence that ends earlier at a comma or stop is cut between words instead
 NONE = "-"
@@ -62,9 +63,12 @@ def fitted(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: 
 
 
 def one_line_each(
-    head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: Sequence[str],
+    head: Cells,
+    rows: Sequence[Cells],
+    width: int | None,
+    least_wanted: Sequence[str],
     paints: Mapping[str, Callable[[str], str]] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """A line for each row, none wider than `width` columns: those of `least_wanted` go first, then the last is cut.
 
     They go until `LEAST_REASON` and `REASON_SHARE` are left for the last one, if a row has so much to say there; it

@@ -48,9 +48,11 @@ def frame(
     listed = _jobs(jobs, letters, now, width, colours)
     if height is not None:
         listed = _short(listed, max(2, height - len(fleet) - len(decided) - 5), "lines")
-    above, below = [_summary(jobs, gpus, now), "", *fleet, ""], ["", *decided]
+    above = [_summary(jobs, gpus, now), "", *fleet, ""]
+    below = ["", *decided]
     if width is not None:  # the table of jobs fits, and has colours
-        above, below = [cut(line, width) for line in above], [cut(line, width) for line in below]
+        above = [cut(line, width) for line in above]
+        below = [cut(line, width) for line in below]
     return "\n".join([*above, *listed, *below]).rstrip()
 
 
@@ -89,9 +91,7 @@ def _gpu(view: View, letters: Mapping[str, str]) -> str:
     return RESERVED if view.get("state") == "reserved" else IDLE
 
 
-def _jobs(
-    jobs: Sequence[View], letters: Mapping[str, str], now: float, width: int | None, colours: bool
-) -> list[str]:  # fmt: skip
+def _jobs(jobs: Sequence[View], letters: Mapping[str, str], now: float, width: int | None, colours: bool) -> list[str]:
     """Return the table of jobs: those that hold GPUs or cores first, then those that start first."""
     if not jobs:
         return [cut(NOBODY, width or len(NOBODY))]

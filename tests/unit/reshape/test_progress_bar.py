@@ -116,7 +116,8 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch)
         def update(self, shown: Any) -> None:
             outputs[-1].append(shown._repr_html_())
 
-    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython = ModuleType("IPython")
+    display = ModuleType("IPython.display")
     vars(ipython)["get_ipython"] = lambda: SimpleNamespace(kernel=object())
     vars(display)["display"] = lambda shown, display_id: Handle(shown)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
