@@ -76,6 +76,25 @@ class SavingTimes:
     resume_cpu_s: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class ContentionRecording:
+    """Trainings of one model, alone and side by side on the same CPUs. Speeds are iterations per second of CPU time."""
+
+    model: str
+    framework: str
+    options: list[str]
+    date: str
+    machine: str
+    load: float  # of the machine as it began; 0 where it was alone
+    cpus: list[int]  # to which all were bound
+    how: str
+    alone: list[float]  # before the others, between and after them
+    beside: list[int]  # how many trained side by side
+    speed: list[float]  # mean of each of them, by `beside`
+    lost: list[float]  # share of the speed alone, likewise
+    contention: float  # share of speed lost to each further training
+
+
 def record(model: str, framework: str, python: str, options: Sequence[str]) -> Recording:
     """Train `model` to its end and measure it. Raises RecordingFailed."""
     script = shipped.folder("examples") / "zoo" / f"{framework}_zoo.py"
@@ -141,7 +160,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {next(names, platform.machine())}"
 
 
-def keep(recording: Recording | SavingTimes, file: Path) -> None:
+def keep(recording: Recording | SavingTimes | ContentionRecording, file: Path) -> None:
     """Put the recording in the place of this model's older one in a JSON file, which is made where there is none."""
     rows = kept(file)
     this = recording.model, recording.framework

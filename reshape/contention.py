@@ -1,0 +1,146 @@
+"""Measures how much speed trainings of the zoo lose beside each other: the contention of SpeCon's and FlowCon's model.
+
+Promise: all trainings are bound to the same CPUs, and speed is iterations per second of CPU time, so that other load on
+the machine hardly changes it; one alone is measured before, between and after the others. Starts, with all imports, do
+not count. Called by `reshape record --beside`. Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import IO
+
+from reshape import shipped
+from reshape.recording import ContentionRecording, RecordingFailed, cpu_s, machine
+from sidecar.output.progress import ProgressReader
+
+MEASURED_CPU_S = 6.0  # of each training, from when all of them train
+WARMING_STEPS = 20
+EPOCHS = "1000000"  # nobody ends while others are measured
+HOW = (
+    "iterations per second of CPU time, all trainings bound to the same CPUs; lost is the share by which each is "
+    "slower than one alone, the contention the share lost to each further one"
+)
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def measure(
+    model: str, framework: str, python: str, options: Sequence[str], most: int, cpus: Sequence[int]
+) -> ContentionRecording:
+    """Train one `model` alone, two to `most` side by side, and one alone again, on `cpus`. Raises RecordingFailed."""
+    load = round(os.getloadavg()[0], 1)
+    script = shipped.folder("examples") / "zoo" / f"{framework}_zoo.py"
+    argv = [python, str(script), model, "--epochs", EPOCHS, *options]
+    counts = list(range(2, most + 1))
+    alone, beside = [_speed(argv, 1, cpus)], list[float]()
+    for count in counts:
+        beside.append(_speed(argv, count, cpus))
+        alone.append(_speed(argv, 1, cpus))
+    lost = [1.0 - speed / statistics.fmean(alone) for speed in beside]
+    return ContentionRecording(
+        model, framework, list(options), date.today().isoformat(), machine(), load, list(cpus), HOW,
+        [round(speed, 2) for speed in alone], counts, [round(speed, 2) for speed in beside],
+        [round(share, 4) for share in lost], round(per_job(counts, lost), 4),
+    )  # fmt: skip
+
+
+def per_job(counts: Sequence[int], lost: Sequence[float]) -> float:
+    """Return the share c of speed lost to each further job: (1 - c) ** (count - 1) fits best what is left of it."""
+    further = [count - 1 for count in counts]
+    logarithms = [math.log(1.0 - share) for share in lost]
+    slope = math.fsum(n * log for n, log in zip(further, logarithms, strict=True)) / math.fsum(n * n for n in further)
+    return 1.0 - math.exp(slope)
+
+
+class _Beside:
+    """One of the trainings that run side by side."""
+
+    def __init__(self, argv: Sequence[str], folder: str, cpus: Sequence[int]) -> None:
+        threads = dict.fromkeys(THREADS, str(len(cpus)))
+        given = {"RESHAPE_CHECKPOINTS": folder, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+        with _bound_to(cpus):
+            self.process = subprocess.Popen(
+                argv, cwd=folder, env=os.environ | given | threads, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        self.reader, self.last, self.time = ProgressReader(), b"", 0.0
+        self.steps, self.began = 0, (0, 0.0)  # and iterations and CPU time where measuring began
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def read(self) -> None:
+        """Take what it has printed. Raises RecordingFailed at the end of its output."""
+        chunk = os.read(self.output.fileno(), 1 << 16)
+        self.last = (self.last + chunk)[-500:]
+        if not chunk:
+            said = self.last.decode(errors="replace").strip()
+            raise RecordingFailed(f"{' '.join(self.process.args)} did not train on. Its last output: {said}")  # type: ignore[arg-type]
+        self.time = cpu_s(self.process.pid)
+        self.reader.feed(chunk, self.time)
+        self.steps = self.reader.progress.iterations
+
+    def begin(self) -> None:
+        self.began = self.steps, self.time
+
+    @property
+    def used_s(self) -> float:
+        return self.time - self.began[1]
+
+    @property
+    def speed(self) -> float:
+        """Return its iterations per second of CPU time since `begin`."""
+        return (self.steps - self.began[0]) / self.used_s
+
+
+@contextlib.contextmanager
+def _bound_to(cpus: Sequence[int]) -> Iterator[None]:
+    """Let processes that begin in the body, and all of theirs, run on these CPUs only."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def _speed(argv: Sequence[str], count: int, cpus: Sequence[int]) -> float:
+    """Return the mean iterations per second of CPU time of `count` trainings side by side."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
+        trainings = []
+        for number in range(count):
+            of_its_own = Path(folder) / str(number)
+            of_its_own.mkdir()
+            trainings.append(_Beside(argv, str(of_its_own), cpus))
+            started.callback(_end, trainings[-1].process)
+        _until(trainings, lambda one: one.steps > WARMING_STEPS)
+        for one in trainings:
+            one.begin()
+        _until(trainings, lambda one: one.used_s >= MEASURED_CPU_S)
+        return statistics.fmean(one.speed for one in trainings)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with process:  # closes its output and waits
+        pass
+
+
+def _until(trainings: Sequence[_Beside], reached: Callable[[_Beside], bool]) -> None:
+    """Read what all print until each has reached something."""
+    with selectors.DefaultSelector() as ready:
+        for one in trainings:
+            ready.register(one.output, selectors.EVENT_READ, one)
+        while not all(map(reached, trainings)):
+            for key, _ in ready.select():
+                key.data.read()
