@@ -21,7 +21,7 @@ PAGE = Path("docs/papers.md")
 NONE = "-"
 PAPERS = {"SideCar scheduling": ("case-study", "elastic-"), "SpeCon": ("specon-",), "FlowCon": ("flowcon-",),
           "Slaml": ("deadline-",)}  # fmt: skip
-COLUMNS = ("Policy", "Measure", "Paper", "Simulated", "Live", "Verdict", "Reason")
+COLUMNS = ("Policy", "Measure", "Paper", "Simulated", "Verdict", "Reason", "Live", "Live verdict", "Live reason")
 
 
 def write(simulated: Figures) -> list[Path]:
@@ -53,7 +53,7 @@ def _sections(simulated: Figures, live: Figures) -> Iterator[str]:
                 yield from _experiment(name, simulated, live)
         yield from _claims([claim for claim in (*CLAIMS, binpack(simulated, live)) if claim.paper == paper])
     yield "\n### Reasons\n"
-    yield from (f"* **{name}** {text}" for name, text in reasons.TEXTS.items())
+    yield from (f"* **{name}** {text}" for name, text in {**reasons.TEXTS, **reasons.LIVE_TEXTS}.items())
     yield from _causes(simulated)
 
 
@@ -69,14 +69,20 @@ def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
 
 
 def row(name: str, figure: PublishedFigure, simulated: Figures, live: Figures) -> tuple[str, ...]:
-    """Return the cells of one figure, in the order of `COLUMNS`."""
+    """Return the cells of one figure, in the order of `COLUMNS`: simulated and live have each its own verdict."""
     found, really = results.of(simulated, name, figure), results.of(live, name, figure)
     verdict = (verdicts.of(figure, found["ours"], simulated[name]["seeds"]) if found else None) or "not simulated"
+    lived = verdicts.of_live(figure, really["ours"]) or NONE if really else NONE
     measure = figure.label + (f" to {figure.against}" if figure.against else "")
     return (
         f"`{figure.policy}`", f"`{measure}`", "falls" if figure.paper is None else f"{figure.paper:g}",
-        _cell(found), _cell(really), verdict, NONE if verdicts.is_settled(verdict) else reasons.of(name, figure) or "",
+        _cell(found), verdict, NONE if verdicts.is_settled(verdict) else reasons.of(name, figure) or "",
+        _cell(really), lived, NONE if _needs_no_reason(lived) else reasons.of_live(name, figure) or "",
     )  # fmt: skip
+
+
+def _needs_no_reason(verdict: str) -> bool:
+    return verdict == NONE or verdicts.is_settled(verdict)
 
 
 def _cell(kept: results.Kept | None) -> str:
@@ -87,9 +93,35 @@ def _cell(kept: results.Kept | None) -> str:
 
 def _claims(claims: list[Claim]) -> Iterator[str]:
     yield "Its other tables, figures and claims:\n"
-    yield _head(("Where", "What it shows", "Paper", "Simulated", "Live", "Shown by", "Verdict", "Reason"))
+    yield _head(
+        (
+            "Where",
+            "What it shows",
+            "Paper",
+            "Simulated",
+            "Shown by",
+            "Verdict",
+            "Reason",
+            "Live",
+            "Live verdict",
+            "Live reason",
+        )
+    )
     for c in claims:
-        yield _row((c.where, c.what, c.figure, c.simulated, c.live, c.shown_by, c.verdict, c.reason))
+        yield _row(
+            (
+                c.where,
+                c.what,
+                c.figure,
+                c.simulated,
+                c.shown_by,
+                c.verdict,
+                c.reason,
+                c.live,
+                c.live_verdict,
+                c.live_reason,
+            )
+        )
     yield ""
 
 

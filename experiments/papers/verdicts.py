@@ -6,6 +6,7 @@ Called by `reshape paper` and by `page.py`. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments import published_figures
@@ -19,6 +20,7 @@ RULES = (
     "A time, a count or a share: *the same* within 5 %, *near* within 15 %; else the nearest of the same multiples.",
     "A figure that is claimed: *as claimed*, or *misses its claim*.",
     "Where the paper states only a direction: *falls, as stated*, or *does not fall*.",
+    "Simulated and live are judged each by its own figure. What is claimed is claimed of the simulation.",
 )
 GAINS = frozenset({"best", "worst", "mean_gain"})
 """Measures that are gains themselves: shares of a job's completion time."""
@@ -51,6 +53,11 @@ def of(figure: PublishedFigure, ours: float, seeds: int) -> str | None:
     if figure.paper is None:
         return None
     return (of_gain if figure.measure in GAINS else of_amount)(figure.paper, ours)
+
+
+def of_live(figure: PublishedFigure, ours: float) -> str | None:
+    """Return the verdict on a live figure, of which nothing is claimed."""
+    return of(replace(figure, within=None, at_most=None), ours, 0)
 
 
 def of_ratio(paper: float | None, ours: float) -> str:

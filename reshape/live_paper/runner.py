@@ -136,7 +136,7 @@ def train(
     `place`: where; default: on emulated nodes of this machine.
     """
     plans, name = _plans(workloads, scale, trainer), workloads[0].name
-    contenders, held = scaling.contenders(workloads[0], scale), cores_of_their_own()
+    contenders, held = scaling.contenders(workloads[0], scale, place is None), cores_of_their_own()
     rows, draws, violations = list[report.Row](), list[tuple[View, View]](), 0
     steps = sum(len(plan.jobs) for plan in plans) * len(contenders)
     with click.progressbar(length=steps, label=f"Training {name}", file=sys.stderr) as bar:
@@ -200,7 +200,7 @@ def on_this_machine(plan: LivePlan, contender: Contender, folder: Path) -> Itera
         "RESHAPE_GPU_LOCKS": str(locks), **contender.variables,
     }  # fmt: skip
     options = [*scaling.node_options(plan.workload, plan.core), "--policy", contender.policy]
-    with running(folder, options, variables) as client:
+    with running(folder, options, variables, contender.program) as client:
         yield LiveSystem(client, lambda: len(gpu_locks.violations(locks)), partial(_free, folder / "state"))
 
 

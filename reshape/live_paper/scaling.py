@@ -17,6 +17,8 @@ from typing import Any
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS
 from adaptive_scheduler.settings import DEFAULTS, Settings
+from experiments import sidecar_baselines
+from reshape.live_paper import grows_only
 from simulator.scenario import NoWorkload, PolicySetup, Submission, Workload
 
 View = dict[str, Any]
@@ -25,9 +27,10 @@ KEPT = 0.1  # share of the machine for coordinator and launcher, which belong to
 STEP_S = 0.2  # seconds of a scaled iteration on one GPU of the first type
 BASELINES = {
     "default": "each job on the count that the workload drew (G17), left alone",
-    "termination": "the live baseline (G15): it shrinks, too, and each reshape ends the launch and makes another",
+    "termination": "the case study's (G15): it shrinks, too, and each reshape ends the launch and makes another",
 }
 """Contenders that are policies of `reshape up`; of a simulated one with a planner of its own no live one exists."""
+GROWS_ONLY = "the evaluation's (G15): it only grows jobs, step by step, each time with a launch anew"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Contender:
     policy: str
     variables: Mapping[str, str]
     says: str
+    program: str = "reshape"
+    """The module that runs it as `reshape up`."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +121,17 @@ def node_options(workload: Workload, core: float) -> list[str]:
     return [word for node in given for word in ("--node", node)]
 
 
-def contenders(workload: Workload, scale: float) -> list[Contender]:
-    """Return the workload's policies that exist live, in their order."""
-    return [made for setup in workload.policy_setups if (made := _contender(setup, scale)) is not None]
+def contenders(workload: Workload, scale: float, programs: bool = True) -> list[Contender]:
+    """Return the workload's policies that exist live, in their order.
+
+    `programs`: whether a contender may be a program in the place of `reshape up`; not in an installed cluster.
+    """
+    return [made for setup in workload.policy_setups if (made := _contender(setup, scale, programs)) is not None]
 
 
-def _contender(setup: PolicySetup, scale: float) -> Contender | None:
+def _contender(setup: PolicySetup, scale: float, programs: bool) -> Contender | None:
+    if programs and setup.plan is sidecar_baselines.termination:
+        return Contender(setup.name, setup.name, variables(DEFAULTS, scale), GROWS_ONLY, grows_only.__name__)
     if setup.name in BASELINES:
         return Contender(setup.name, setup.name, variables(DEFAULTS, scale), BASELINES[setup.name])
     planned = setup.plan.func if isinstance(setup.plan, partial) else setup.plan

@@ -32,11 +32,16 @@ class RunFailed(Exception):
 
 
 @contextlib.contextmanager
-def running(folder: Path, options: Sequence[str], variables: Mapping[str, str]) -> Iterator[Client]:
-    """Run `reshape up` with its state in `folder`/state; at the end, also after an error, stop it and all its jobs."""
+def running(
+    folder: Path, options: Sequence[str], variables: Mapping[str, str], module: str = "reshape"
+) -> Iterator[Client]:
+    """Run `reshape up` with its state in `folder`/state; at the end, also after an error, stop it and all its jobs.
+
+    `module`: the program that does, with these options.
+    """
     state = folder / "state"
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "reshape", "--state", str(state), "up", *options]
+    command = [sys.executable, "-m", module, "--state", str(state), "up", *options]
     with (state / "up.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env=os.environ | dict(variables), start_new_session=True

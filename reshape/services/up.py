@@ -35,6 +35,7 @@ from coordinator.events import traces
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.policies import POLICIES
+from coordinator.scheduling.loop import Decide
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
 from coordinator.stores.elector import Elector, Holder
@@ -76,9 +77,13 @@ class Address:
 
 
 def run(
-    *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
-) -> int:
-    """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
+    *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str,
+    decide: Decide | None = None,
+) -> int:  # fmt: skip
+    """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start.
+
+    `decide`: in place of the scheduler, for experiments.
+    """
     process_log.begin("WARNING")
     state = state.expanduser().absolute()
     if not playbook.installed():
@@ -92,6 +97,7 @@ def run(
         address = Address(_url(host, listener), secret(state / "api.token"))
         emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
         coordinator, platform = _build(state, store, address, found, emulated, config, settings)
+        coordinator.loop.decide = decide or coordinator.loop.decide
         look = LocalInventory(state) if any(not gpu.emulated for gpu in found[0].gpus) else None
         if look is not None:  # before anything is given to a job
             found = [with_problems(found[0], look())]

@@ -50,6 +50,18 @@ def test_two_jobs_on_emulated_gpus_train_on_the_count_of_the_paper_and_on_more(t
 
 
 @pytest.mark.deep
+def test_the_termination_of_the_evaluation_runs_live_and_never_shrinks_a_job(tmp_path: Path) -> None:
+    workload = two_jobs("elastic-w2", 10_000.0)
+    setups = [one for one in build("elastic-w2", 0, None).policy_setups if one.name in ("default", "termination")]
+    result = runner.train([replace(workload, policy_setups=tuple(setups))], 0.005, tmp_path)
+    assert [(row["policy"], row["removes"]) for row in result["rows"]] == [("default", 0), ("termination", 0)]
+    store = open_store(f"sqlite:///{tmp_path / '0-termination' / 'state' / 'reshape.sqlite'}")
+    reasons = {row["algorithm"] for row in store.list("decisions") if row["kind"] == "start"}
+    store.close()
+    assert reasons == {"termination"}, "the planner of the simulated baseline decided"
+
+
+@pytest.mark.deep
 def test_jobs_begin_on_the_nodes_of_the_papers_round_robin_and_may_leave_them(tmp_path: Path) -> None:
     workload = two_jobs("specon-random-20")
     runner.train([workload], 0.003, tmp_path)

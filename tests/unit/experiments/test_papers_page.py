@@ -52,7 +52,7 @@ def test_every_row_has_a_verdict_and_where_it_misses_a_reason():
         for figure in published(name):
             if figure.paper is None and figure.against is None:
                 continue
-            *_, verdict, reason = page.row(name, figure, simulated, {})
+            verdict, reason = page.row(name, figure, simulated, {})[4:6]
             assert verdict != "not simulated", (name, figure)
             assert verdicts.is_settled(verdict) or reason in reasons.TEXTS, (name, figure)
     assert all(claim.verdict and claim.reason for claim in CLAIMS)
@@ -76,7 +76,45 @@ def test_a_live_figure_stands_beside_the_simulated_one():
     figure = next(f for f in FIGURES["elastic-w1"] if f.policy == "sidecar" and f.against == "default")
     ours = {"policy": "sidecar", "measure": figure.label, "against": "default", "ours": 0.61, "spread": 0.02}
     cells = page.row("elastic-w1", figure, results.load(), {"elastic-w1": {"seeds": 3, "figures": [ours]}})
-    assert cells[4] == "0.61 ± 0.02"
+    assert cells[page.COLUMNS.index("Live")] == "0.61 ± 0.02"
+
+
+def judged(name: str, policy: str, measure: str, against: str | None, simulated: float, live: float) -> list[str]:
+    """Return simulated verdict and reason, and live verdict and reason, of a published figure."""
+    (figure,) = (f for f in published(name) if (f.policy, f.measure, f.against) == (policy, measure, against))
+    ours = {"policy": policy, "measure": figure.label, "against": against, "spread": None}
+    kept = [{name: {"seeds": 5, "figures": [{**ours, "ours": value}]}} for value in (simulated, live)]
+    cells = dict(zip(page.COLUMNS, page.row(name, figure, *kept), strict=True))
+    return [cells[column] for column in ("Verdict", "Reason", "Live verdict", "Live reason")]
+
+
+def test_a_best_job_that_gains_a_sixth_of_the_papers_live_is_not_said_to_gain_all_of_it():
+    verdict, reason, live, live_reason = judged("flowcon-random-10", "flowcon", "best", None, 0.3954, 0.067)
+    assert (verdict, reason) == ("same sign, all of the gain", "-")
+    assert (live, live_reason) == ("same sign, a quarter of the gain", "live-alike")
+
+
+def test_a_response_time_that_rises_live_is_not_said_to_fall():
+    given = judged("deadline-gang", "gang+deadlines", "mean_jct_ratio", "fifo", 0.6999, 1.4)
+    assert given == ["falls, as stated", "-", "does not fall", "live-short"]
+
+
+def test_no_live_figure_has_a_sentence_of_the_simulation_and_each_miss_has_one():
+    assert not reasons.TEXTS.keys() & reasons.LIVE_TEXTS.keys()
+    live = results.load(results.LIVE)
+    for name in live:
+        for figure in published(name):
+            cells = dict(zip(page.COLUMNS, page.row(name, figure, results.load(), live), strict=True))
+            if cells["Live"] == page.NONE:
+                assert (cells["Live verdict"], cells["Live reason"]) == (page.NONE, page.NONE)
+            else:
+                missed = not verdicts.is_settled(cells["Live verdict"])
+                assert cells["Live reason"] in reasons.LIVE_TEXTS if missed else cells["Live reason"] == page.NONE
+
+
+def test_of_a_live_figure_nothing_is_claimed():
+    claimed = next(f for f in published("flowcon-fixed") if f.policy == "na" and f.measure == "makespan_s")
+    assert (verdicts.of(claimed, 663.0, 1), verdicts.of_live(claimed, 663.0)) == ("misses its claim", "1.5 times it")
 
 
 def test_without_a_clone_nothing_is_written(tmp_path, monkeypatch):

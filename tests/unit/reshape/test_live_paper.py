@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
+from adaptive_scheduler.decision import Start
+from adaptive_scheduler.engine import decide
 from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.config import from_environment
 from coordinator.errors import Rejected
 from experiments import report
 from experiments.papers.results import LIVE
 from experiments.workloads import build
-from reshape.live_paper import outcome, scaling, trainings
+from reshape.live_paper import grows_only, outcome, scaling, trainings
 from reshape.live_paper.runner import run
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload
+from tests.unit.adaptive_scheduler.worlds import cluster, running, waiting
 
 Event = dict[str, Any]
 
@@ -88,6 +91,22 @@ def test_the_simulated_contenders_of_each_experiment_have_a_live_one() -> None:
     assert names["case-study"][:3] == ["default", "termination", "sidecar"]
     ds = scaling.contenders(build("specon-random-20", 0, None), 0.1)[0]
     assert from_environment(Settings, ds.variables).systems == ()
+
+
+def test_the_live_termination_of_the_evaluation_is_the_papers_and_that_of_the_case_study_shrinks_too() -> None:
+    workload = build("elastic-w1", 0, None)
+    by_name = {one.name: one for one in scaling.contenders(workload, 0.1)}
+    assert (by_name["termination"].program, by_name["sidecar"].program) == (grows_only.__name__, "reshape")
+    (shrinks,) = (one for one in scaling.contenders(build("case-study", 0, None), 0.1) if one.name == "termination")
+    (installed,) = (one for one in scaling.contenders(workload, 0.1, programs=False) if one.name == "termination")
+    assert shrinks.program == installed.program == "reshape"
+    assert "shrinks" in shrinks.says and "only grows" in by_name["termination"].says
+
+
+def test_the_live_termination_lets_a_newcomer_wait_where_the_scheduler_takes_gpus_from_a_job() -> None:
+    world = cluster(running("J1", 4), waiting())
+    assert [one.victim for one in decide(world, 0.0, Settings()) if isinstance(one, Start)] == ["J1"]
+    assert grows_only.decide(world, 0.0, Settings()) == ()
 
 
 @pytest.mark.parametrize("name", ["deadline-gang", "deadline-binpack"])
