@@ -130,6 +130,8 @@ RUN_HEAD = {
     "MEAN JCT": ("mean_jct_s", "{:.0f} s"), "ADDS": ("adds", "{}"), "REMOVES": ("removes", "{}"),
     "MOVES": ("moves", "{}"), "LIMITS": ("limits", "{}"), "FASTER": ("jobs_faster", "{}"),
     "SLOWER": ("jobs_slower", "{}"), "STOOD STILL": ("overhead_share", "{:.1%}"), "LIVE START": ("start_s", "{:.1f} s"),
+    "ASKED": ("asked_core_s", "{:.0f}"), "GIVEN": ("core_s", "{:.0f}"), "OWN": ("own_core_s", "{:.0f}"),
+    "OTHERS": ("others_core_s", "{:.0f}"), "OF": ("all_core_s", "{:.0f}"),
 }  # fmt: skip
 
 
@@ -148,7 +150,12 @@ def as_table(result: View) -> str:
     beside = table(("POLICY", "MEASURE", "PAPER", "SIMULATED", "LIVE", "SPREAD"), shown)
     notes = "\n".join([*(f"{name}: {says}" for name, says in result["contenders"].items()), *result["stands_in"]])
     times = "Times are live seconds divided by the scale; LIVE START is not divided."
-    return "\n\n".join([title, runs, times, beside, notes])
+    if any("core_s" in row for row in rows):
+        times += (
+            " Core-seconds are not divided: ASKED is the work of all jobs, GIVEN what their processes used with all "
+            "starts, OWN what coordinator and launches used, OTHERS what other programs did, OF what there was."
+        )
+    return "\n\n".join([title, runs, times, beside, notes, *result.get("off", ())])
 
 
 def _cell(value: Any, form: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from experiments.run import compare
 from experiments.workloads import build
 from launcher.local import cores_of_their_own
 from reshape.client import Client
-from reshape.live_paper import outcome, scaling, trainings
+from reshape.live_paper import core_seconds, outcome, scaling, trainings
 from reshape.live_paper.scaling import Contender, LiveJob
 from reshape.output.terminal import to_json, writable_folder
 from reshape.services.temporary_system import Follower, RunFailed, running, submit
@@ -45,6 +46,12 @@ View = dict[str, Any]
 
 SCALES = {"elastic": 0.015, "workload": 0.015, "specon": 0.1, "flowcon": 0.15}
 """Scale by the first word of an experiment, with which one run takes less than a quarter of an hour on two cores."""
+TRAINERS = {
+    "replay": "each model is matrix products as long as the model's work, with the loss that it has in the simulation",
+    "keras": "each model is trained in Keras, as long as the paper's work; LSTM-CRF is a plain LSTM",
+    "numpy": "each model is the NumPy training on digits, as long as the model's work; its loss is its own",
+}
+"""What stands in for the models on CPU, by `--trainer`."""
 PATIENCE_S, PATIENCE = 600.0, 10.0  # a contender may take so many seconds, and so many times the arrivals and more
 
 
@@ -57,6 +64,8 @@ class LivePlan:
     core: float
     jobs: Sequence[LiveJob]
     trainings: trainings.Trainings
+    asked_core_s: float | None = None
+    """Core-seconds of the work of all jobs, where they train on CPU."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,9 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
     shutil.rmtree(folder)
     click.echo(to_json(result) if output == "json" else outcome.as_table(result))
     click.echo("\n".join(f"wrote {path}" for path in written(result, out)), err=True)
-    return 0
+    for sentence in result["off"]:
+        click.echo(sentence, err=True)
+    return 1 if result["off"] else 0
 
 
 def _known(out: Path) -> View:
@@ -114,9 +125,14 @@ def _known(out: Path) -> View:
 
 
 def written(result: View, out: Path) -> list[Path]:
-    """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
+    """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments.
+
+    Figures with a draw whose baseline was off do not come into `live.json`.
+    """
     whole, figures = out / f"{result['experiment']}.json", out / results.LIVE
     whole.write_text(to_json(result) + "\n")
+    if result["off"]:
+        return [whole]
     # Read anew: another experiment may have ended meanwhile.
     figures.write_text(json.dumps(_known(out) | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")
     return [whole, figures]
@@ -129,7 +145,7 @@ def _draw(name: str, seed: int, data: Path | None) -> Workload:
 
 
 def train(
-    workloads: Sequence[Workload], scale: float, folder: Path, trainer: str = "numpy", place: Place | None = None
+    workloads: Sequence[Workload], scale: float, folder: Path, trainer: str = "replay", place: Place | None = None
 ) -> View:
     """Train the draws of one experiment under each of its policies, with all files in `folder`; return all figures.
 
@@ -138,18 +154,23 @@ def train(
     plans, name = _plans(workloads, scale, trainer), workloads[0].name
     contenders, held = scaling.contenders(workloads[0], scale, place is None), cores_of_their_own()
     rows, draws, violations = list[report.Row](), list[tuple[View, View]](), 0
+    off = list[str]()  # of draws that tell nothing
     steps = sum(len(plan.jobs) for plan in plans) * len(contenders)
     with click.progressbar(length=steps, label=f"Training {name}", file=sys.stderr) as bar:
         for plan in plans:
             ran = []
             for contender in contenders:
                 files = folder / f"{plan.workload.seed}-{contender.name}"
-                with (place or on_this_machine)(plan, contender, files) as system:
+                meter = core_seconds.CoreSecondMeter(files)
+                with meter, (place or on_this_machine)(plan, contender, files) as system:
                     events = _run(plan, contender, system, bar.update)
                     violations += system.violations()
-                ran.append(outcome.row(contender.name, plan.workload, scale, plan.jobs, events))
+                row = outcome.row(contender.name, plan.workload, scale, plan.jobs, events)
+                ran.append(row | core_seconds.of_run(meter.found, plan.asked_core_s) if place is None else row)
             ran = outcome.with_gains(ran)
             simulated = [one.row for one in compare(plan.workload, [c.name for c in contenders])]
+            if place is None and (why := core_seconds.why_off(ran[0], simulated[0]["makespan_s"])):
+                off.append(why)
             draws.append((report.summary(plan.workload, ran), report.summary(plan.workload, simulated)))
             rows += ran
     return {
@@ -157,18 +178,29 @@ def train(
         "taken": datetime.now(UTC).date().isoformat(), "cores": len(os.sched_getaffinity(0)),
         "emulated_core": plans[0].core, "control_groups": held, "gpu_owner_violations": violations,
         "contenders": {c.name: c.says for c in contenders}, "trainer": trainer,
-        "stands_in": _stands_in(plans[0], held, trainer),
+        "stands_in": _stands_in(plans[0], held, trainer), "off": off,
         "figures": outcome.figures(draws), "rows": rows,
     }  # fmt: skip
 
 
 def _plans(workloads: Sequence[Workload], scale: float, trainer: str) -> list[LivePlan]:
     on_cpu = scaling.uses_cpu(workloads[0])
-    of_kind = trainings.ON_CPU[trainer] if on_cpu else trainings.paced_digits
-    kinds = {scaling.kind(job) for workload in workloads for job in workload.jobs} if on_cpu else set()
-    cpu_s = trainings.step_cpu_s(of_kind, kinds)
     core = scaling.real_cores(workloads[0], len(os.sched_getaffinity(0)))
-    return [LivePlan(w, scale, core, scaling.live_jobs(w, scale, core, cpu_s), of_kind) for w in workloads]
+    cpu_s, plans = dict[str, float](), list[LivePlan]()
+    for workload in workloads:
+        of_kind = trainings.ON_CPU[trainer](workload) if on_cpu else trainings.paced_digits
+        kinds = {scaling.kind(job) for job in workload.jobs} if on_cpu else set[str]()
+        cpu_s |= trainings.step_cpu_s(of_kind, kinds - cpu_s.keys())
+        plans.append(_plan(workload, scale, core, cpu_s, of_kind))
+    return plans
+
+
+def _plan(
+    workload: Workload, scale: float, core: float, step_cpu_s: Mapping[str, float], of_kind: trainings.Trainings
+) -> LivePlan:
+    jobs = scaling.live_jobs(workload, scale, core, step_cpu_s)
+    asked = math.fsum(job.iterations * step_cpu_s[job.kind] for job in jobs) if step_cpu_s else None
+    return LivePlan(workload, scale, core, jobs, of_kind, asked)
 
 
 def _stands_in(plan: LivePlan, held: bool, trainer: str) -> list[str]:
@@ -180,11 +212,7 @@ def _stands_in(plan: LivePlan, held: bool, trainer: str) -> list[str]:
     ]
     if not held:
         said.append("no control group can be made here: the nodes share all cores of this machine, without borders")
-    said.append(
-        "each model is trained in Keras, as long as the paper's work; LSTM-CRF is a plain LSTM"
-        if trainer == "keras"
-        else "each model is the NumPy training on digits, as long as the model's work; its loss is its own"
-    )
+    said.append(TRAINERS[trainer])
     if any(job.step_s for job in plan.jobs):
         said.append("a job that uses a part of a core rests between its iterations")
     return said

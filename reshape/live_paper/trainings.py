@@ -12,6 +12,7 @@ from pathlib import Path
 from reshape import shipped
 from reshape.live_paper.scaling import Training
 from reshape.services.temporary_system import RunFailed
+from simulator.scenario import Workload
 
 Trainings = Callable[[str], Training]
 """The training of a model, by its name in the workload."""
@@ -21,6 +22,8 @@ WARMING_STEPS = 20
 MOST_STEPS = 1_000_000
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 BATCH = 1500  # all digits: some milliseconds of CPU, so that output and its reader cost next to nothing beside it
+REPLAYED = Path(__file__).with_name("replayed_training.py")
+POINTS = 80  # of a replayed loss: twice as many as of a recorded one
 SAMPLES, STEPS = 256, 8  # of an epoch of the zoo, with its batch of 32
 
 ZOO = {
@@ -47,7 +50,25 @@ def paced_digits(kind: str) -> Training:
     return Training((*_script("numpy_digits.py"), "--save-every", "0"))
 
 
-ON_CPU: Mapping[str, Trainings] = {"numpy": numpy_digits, "keras": keras_zoo}
+def replayed(workload: Workload) -> Trainings:
+    """Return, for each model, a training that prints the loss that the model has in the workload."""
+    curves = {job.cpu.kind: job.cpu.curve for job in workload.jobs if job.cpu is not None}
+
+    def of_kind(kind: str) -> Training:
+        curve = curves[kind]
+        assert curve is not None  # each model of SpeCon and FlowCon has one
+        losses = ",".join(f"{curve(number / POINTS):.5g}" for number in range(POINTS + 1))
+        return Training((sys.executable, str(REPLAYED), f"--losses={losses}"))
+
+    return of_kind
+
+
+ON_CPU: Mapping[str, Callable[[Workload], Trainings]] = {
+    "replay": replayed,
+    "numpy": lambda workload: numpy_digits,
+    "keras": lambda workload: keras_zoo,
+}
+"""By the name of `--trainer`: the trainings of a workload."""
 
 
 def _script(name: str) -> tuple[str, str]:

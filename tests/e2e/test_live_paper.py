@@ -34,6 +34,9 @@ def test_two_jobs_on_an_emulated_core_train_with_limits_and_without(tmp_path: Pa
         slowest, both = max(row["jct_s"].values()), sum(row["jct_s"].values())
         assert 0 < slowest <= row["makespan_s"] < both, "from the first one submitted to the last one completed"
         assert set(row["jct_s"]) == {"job-06", "job-07"}
+        assert 0.5 * row["asked_core_s"] < row["core_s"] < row["all_core_s"], "its work, and starts"
+        assert row["own_core_s"] > 0 and row["others_core_s"] >= 0
+    assert all("where" in sentence for sentence in result["off"]), "at this scale starts may weigh too much"
     ratio = next(f for f in result["figures"] if f["measure"] == "makespan_ratio")
     assert ratio["live"] == result["rows"][1]["makespan_s"] / result["rows"][0]["makespan_s"]
     assert "emulated: the nodes" in outcome.as_table(result)

@@ -126,10 +126,11 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="With --live: number of draws.")
 @click.option(
     "--trainer",
-    type=click.Choice(["numpy", "keras"]),
-    default="numpy",
+    type=click.Choice(["replay", "numpy", "keras"]),
+    default="replay",
     show_default=True,
-    help="With --live: train a model on CPU as a small NumPy network, or as itself in Keras, which starts slowly.",
+    help="With --live: on CPU replay the loss of a model, train a small NumPy network in its place, or the model "
+    "itself in Keras, which starts slowly.",
 )
 @click.option(
     "--out",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,10 @@ from coordinator.errors import Rejected
 from experiments import report
 from experiments.papers.results import LIVE
 from experiments.workloads import build
-from reshape.live_paper import grows_only, outcome, scaling, trainings
+from reshape.live_paper import core_seconds, grows_only, outcome, scaling, trainings
 from reshape.live_paper.runner import run
 from reshape.services.inventory import inventory
+from reshape_hooks import plain
 from simulator.scenario import NoWorkload
 from tests.unit.adaptive_scheduler.worlds import cluster, running, waiting
 
@@ -59,7 +64,7 @@ def test_figures_that_another_experiment_leaves_meanwhile_are_kept(
 ) -> None:
     def train(*_: Any) -> dict[str, Any]:
         (tmp_path / LIVE).write_text(json.dumps({"other": {"figures": []}}))
-        return {"experiment": "elastic-w1", "runs": 1, "figures": [], "rows": []}
+        return {"experiment": "elastic-w1", "runs": 1, "figures": [], "rows": [], "off": []}
 
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process is not its own
     monkeypatch.setattr("reshape.live_paper.runner.train", train)
@@ -219,4 +224,90 @@ def test_paper_simulation_and_live_stand_beside_each_other_with_the_spread_over_
     } in kept["figures"]  # fmt: skip
     text = outcome.as_table(result)
     assert "flowcon makespan_ratio to na 0.975 0.85 0.85 ± 0.0707" in " ".join(text.split())
-    assert "emulated: the nodes" in text
+    assert "emulated: the nodes" in text and "GIVEN" not in text
+    given = core_seconds.of_run(core_seconds.CoreSeconds(31.0, 4.0, 250.0, 400.0), 30.0)
+    text = outcome.as_table(result | {"rows": [row | given for row in rows], "off": ["Draw 0 says nothing."]})
+    assert "30 31 4 250 400" in " ".join(text.split()) and text.endswith("Draw 0 says nothing.")
+
+
+def test_core_seconds_are_counted_by_who_used_them(tmp_path: Path) -> None:
+    """What another program uses meanwhile is not the run's: this process, for one."""
+    used = "import time\nuntil = time.process_time() + 0.7\nwhile time.process_time() < until: pass\ntime.sleep(1.5)"
+    with core_seconds.CoreSecondMeter(tmp_path) as meter:
+        trains = subprocess.Popen([sys.executable, "-c", used, str(tmp_path)], env={"RESHAPE_GENERATION": "1"})
+        launches = subprocess.Popen([sys.executable, "-c", used], env={"RESHAPE_STATE": str(tmp_path)})
+        ours = time.process_time() + 0.7
+        while time.process_time() < ours:
+            pass
+        assert trains.wait() == launches.wait() == 0
+    found = meter.found
+    assert 0.65 < found.trainings < 1.5 and 0.65 < found.own < 1.5
+    assert 0.6 < found.others < found.all - found.trainings - found.own + 0.1
+
+
+def baseline(took_s: float, others: float, whole: float = 400.0) -> dict[str, Any]:
+    return {"policy": "na", "seed": 0, "makespan_s": took_s, "others_core_s": others, "all_core_s": whole}
+
+
+@pytest.mark.parametrize("took_s", [663.0, 2575.0])
+def test_a_baseline_that_takes_much_longer_than_simulated_makes_a_draw_worthless_and_it_is_said_what_to_do(
+    took_s: float,
+) -> None:
+    busy, small = (core_seconds.why_off(baseline(took_s, others), 394.0) for others in (210.0, 12.0))
+    assert busy is not None and f"took {took_s:.0f} s, where 394 s are simulated" in busy
+    assert busy.endswith("other programs used 210 of 400 core-seconds meanwhile: end them and run it again.")
+    assert small is not None and small.endswith("take a larger --scale.")
+    assert core_seconds.why_off(baseline(500.0, 210.0), 394.0) is None
+
+
+def test_figures_of_a_run_whose_baseline_is_off_do_not_come_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / LIVE).write_text(json.dumps({"other": {"figures": []}}))
+    result = {"experiment": "elastic-w1", "runs": 1, "figures": [], "rows": [], "off": ["Draw 0 says nothing."]}
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process is not its own
+    monkeypatch.setattr("reshape.live_paper.runner.train", lambda *_: result)
+    given = {"name": "elastic-w1", "scale": None, "runs": 1, "trainer": "numpy", "data": None, "out": tmp_path}
+    assert run(**given, output="json") == 1
+    assert json.loads((tmp_path / LIVE).read_text()).keys() == {"other"}
+    assert json.loads((tmp_path / "elastic-w1.json").read_text())["off"] == ["Draw 0 says nothing."]
+    assert "Draw 0 says nothing." in capsys.readouterr().err
+
+
+def test_a_replayed_training_prints_the_loss_of_its_model_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    workload = build("flowcon-random-10", 0, None)
+    of_kind, commands = trainings.replayed(workload), set()
+    for kind, job in {scaling.kind(job): job for job in workload.jobs}.items():
+        training, curve = of_kind(kind), job.cpu.curve if job.cpu else None
+        commands.add(training.command)
+        assert curve is not None
+        folder = tmp_path / str(len(commands))
+        folder.mkdir(exist_ok=True)
+        variables = os.environ | {"RESHAPE_CHECKPOINTS": str(folder)}
+        ended_well = subprocess.run(
+            [*training.command, training.option, "20"], cwd=folder, env=variables, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        lines = [line.split() for line in ended_well.stdout.splitlines() if line.startswith(training.mark)]
+        losses = [float(word.partition("=")[2]) for words in lines for word in words if word.startswith("loss=")]
+        assert losses == pytest.approx([curve((step + 1) / 20) for step in range(20)], rel=0.05, abs=1e-3)
+    assert len(commands) > 2, "models differ in their losses"
+
+
+def test_a_stopped_replay_goes_on_at_the_step_that_it_has_saved(tmp_path: Path) -> None:
+    training = trainings.replayed(build("flowcon-fixed", 0, None))("VAE(P)")
+    command = [*training.command, training.option, "2000"]
+    variables = os.environ | {"RESHAPE_CHECKPOINTS": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        printed = iter(process.stdout)
+        fifth = next(line for line in printed if line.startswith("step=5 "))
+        process.terminate()
+        last = [fifth, *(line for line in printed if line.startswith("step="))][-1]
+    assert process.returncode == plain.STOPPED
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = next(line for line in process.stdout if line.startswith("step="))
+        process.kill()
+    step_of = [int(line.split()[0].partition("=")[2]) for line in (last, first)]
+    assert step_of[1] == step_of[0] + 1
