@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import Profiles, Speed
+from adaptive_scheduler.snapshot import ClusterSnapshot
 from experiments import loss_curves, sidecar_baselines
 from experiments.published_figures import FIGURES, PublishedFigure
-from experiments.workloads import build, recorded_trainings
+from experiments.workloads import build, recorded_trainings, specon_workloads
 from experiments.workloads.recorded_trainings import STEP
-from simulator.scenario import CpuWork, Submission, Workload
+from simulator.scenario import CpuWork, PolicySetup, Submission, Workload
 
 Change = Callable[[Workload], Workload]
 
@@ -109,8 +111,39 @@ def _even_curves(workload: Workload) -> Workload:
     return _with_work(workload, lambda work: replace(work, curve=curve))
 
 
+def _two_curves(workload: Workload) -> Workload:
+    """Give MNIST on PyTorch and on TensorFlow a curve each; the shares were searched for, in steps of a hundredth."""
+    model = loss_curves.MODELS["MNIST"]
+    curves = {
+        kind: loss_curves.head_and_tail(model.first, model.last, fallen) for kind, fallen in FALLEN_OF_MNIST.items()
+    }
+    return _with_work(workload, lambda work: replace(work, curve=curves.get(work.kind, work.curve)))
+
+
 def _equal_work(workload: Workload) -> Workload:
     return _with_work(workload, lambda work: replace(work, core_s=150.0))
+
+
+def _contended(workload: Workload, contention: float) -> Workload:
+    return specon_workloads.contended(workload, contention)
+
+
+def _asks_cluster_wide(workload: Workload) -> Workload:
+    """Let `specon` count |PC| + |WC| > 1 over all nodes, as the line without an index can be read (S7)."""
+    return replace(workload, policy_setups=tuple(map(_cluster_wide, workload.policy_setups)))
+
+
+def _cluster_wide(setup: PolicySetup) -> PolicySetup:
+    given = setup.settings
+    if given.specon.request_beside != "progressing":
+        return setup
+    anybody = replace(given, specon=replace(given.specon, request_beside="anybody"))
+
+    def plan(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
+        unconverged = sum(job.growth.category != "CC" for jobs in snapshot.on_cpu.values() for job in jobs)
+        return decide(snapshot, now, anybody if unconverged > 1 else given)
+
+    return replace(setup, plan=plan)
 
 
 def _with_work(workload: Workload, change: Callable[[CpuWork], CpuWork]) -> Workload:
@@ -128,9 +161,12 @@ _COSTS = (("termination", "overhead_share"), ("sidecar-printed", "overhead_share
           ("sidecar-printed", "adds"))  # fmt: skip
 _MOVES = tuple((policy, measure) for policy in ("specon", "specon-makespan")
                for measure in ("makespan_ratio", "mean_jct_ratio", "best"))  # fmt: skip
+_SPECON_AS_PRINTED = tuple(pair for pair in _MOVES if pair[0] == "specon")
+_BASELINE = (("ds", "makespan_s"), ("ds", "mean_jct_s"))
 _TABLE_III = tuple((f"specon{mode}-0.01-30s", measure) for mode in ("", "-makespan")
                    for measure in ("makespan_ratio", "mean_jct_ratio", "best", "jobs_faster"))  # fmt: skip
 _SINGLE = tuple(("flowcon", measure) for measure in ("mean_jct_ratio", "jobs_faster", "best", "worst"))
+FALLEN_OF_MNIST = {"MNIST(P)": 0.79, "MNIST(T)": 0.90}  # share of the fall after a fifth of the work
 FITTED_WORK = "the recorded losses, but works fitted to the paper's times"
 
 CAUSES: tuple[Cause, ...] = (
@@ -148,8 +184,17 @@ CAUSES: tuple[Cause, ...] = (
           tuple(pair for pair in _TABLE_III if pair[1].endswith("_ratio"))),
     *(Cause(f"specon-{count}-fitted-work", f"specon-random-{count}", FITTED_WORK, _fitted_work, _MOVES)
       for count in (20, 30, 50)),
+    *(Cause(f"{name}-contention-{lost:.2f}", name, f"each further job on a node costs {100 * lost:g} % of the speed",
+            partial(_contended, contention=lost), (*_BASELINE, *_MOVES))
+      for name in ("specon-fixed", "specon-random-20", "specon-random-30", "specon-random-50")
+      for lost in (0.0, 0.10, 0.15, 0.30)),
+    Cause("specon-fixed-cluster-wide", "specon-fixed", "PC and WC, more than one together, counted over all nodes (S7)",
+          _asks_cluster_wide, (*_SPECON_AS_PRINTED, ("specon", "jobs_faster"), ("specon", "jobs_slower"))),
     Cause("flowcon-fixed-recorded", "flowcon-fixed", "the recorded losses", _recorded_losses,
           (("flowcon", "mean_jct_ratio"), ("flowcon", "mean_jct_by_kind_s"))),
+    Cause("flowcon-fixed-two-curves", "flowcon-fixed",
+          "a curve for MNIST(P) and one for MNIST(T): 79 and 90 % of the fall after a fifth, not 30 % for both",
+          _two_curves, (("flowcon", "mean_jct_ratio"), ("flowcon", "mean_jct_by_kind_s"))),
     Cause("flowcon-fitted-work", "flowcon-random-10", FITTED_WORK, _fitted_work, _SINGLE),
     Cause("flowcon-equal-work", "flowcon-random-10", "every job has 150 core-seconds", _equal_work, _SINGLE),
     Cause("flowcon-even-curves", "flowcon-random-10", "every loss falls as evenly as the fitted one of MNIST",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from experiments.papers import verdicts
 from experiments.papers.results import Figures, value
-from experiments.workloads import recorded_trainings, saving_times
+from experiments.workloads import measured_contention, recorded_trainings, saving_times
 
 SIDECAR, SPECON, FLOWCON, SLAML = "SideCar scheduling", "SpeCon", "FlowCon", "Slaml"
 BY_TEST, NO_NUMBER = "by test", "no number is printed"
@@ -72,6 +72,17 @@ def _saved() -> Claim:
     )  # fmt: skip
 
 
+def _contention() -> Claim:
+    """Return the row of what trainings on one node lose to each other, of which no paper prints a number."""
+    rows = measured_contention.rows()
+    each = ", ".join(f"{row['model']} {row['framework']} {_percent([row['contention']])}" for row in rows)
+    return Claim(
+        SPECON, "VI", "speed that a training loses to each further one on its node (*resource competition*)",
+        "`reshape record MODEL --beside 4`", "shown", INPUT, simulated=_percent([measured_contention.per_job()]),
+        live=each, live_verdict=NO_NUMBER, live_reason="the paper names it only",
+    )  # fmt: skip
+
+
 TABLES = "`tests/contract/test_tables_of_the_paper.py`"
 CLAIMS: tuple[Claim, ...] = (
     Claim(SIDECAR, "Figure 1", "steps of a reshaping down; how long two GPUs of the case study stand idle meanwhile",
@@ -91,6 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
     _falls(SPECON, "share of their fall that the losses of VAE, Bi-RNN and GRU have after a fifth of the time",
            "specon-random-20", 0.2, {"VAE(P)": 0.65, "Bi-RNN(P)": 0.98, "GRU(P)": 0.9}),
     _saved(),
+    _contention(),
     Claim(SPECON, "Figure 4", "the parts and their messages", "docs/architecture.md", "shown"),
     Claim(SPECON, "Table II", "five models on two frameworks", "`experiments/workloads/specon_workloads.py`", "shown"),
     _picture(SPECON, "Figures 8 to 11", "containers and CPU use of each worker over time", "specon-random-30"),

@@ -39,7 +39,10 @@ def test_all_works_are_stretched_by_the_factor_that_gives_the_models_the_mean_of
     names = [name for name in RANDOM if name in system.NAMES]
     works = {job.cpu.kind: job.cpu.core_s for name in names for seed in range(9) for job in build(name, seed).jobs}
     assert set(works) == {one.name for one in system.ANY}
-    assert statistics.fmean(works.values()) == pytest.approx(statistics.fmean(one.core_s for one in system.ANY))
+    lost = build(names[0], 0).contention  # for which works are shorter, so that the paper's times still come out
+    shorter = specon_workloads.vae_core_s(lost) / specon_workloads.vae_core_s(0.0)
+    mean = statistics.fmean(one.core_s for one in system.ANY)
+    assert statistics.fmean(works.values()) == pytest.approx(shorter * mean)
     factors = {kind: work / recorded_trainings.of(kind)["cpu_s"] for kind, work in works.items()}
     assert max(factors.values()) == pytest.approx(min(factors.values()))
 

@@ -120,7 +120,7 @@ def test_paper_all_writes_the_figures_of_every_experiment_down(reshape: Any, mon
     monkeypatch.setattr(results, "EXPERIMENTS", ("case-study", "specon-fixed"))
     monkeypatch.setattr(causes, "CAUSES", [cause for cause in causes.CAUSES if cause.experiment == "specon-fixed"])
     done = reshape("paper", "all", "--seeds", "1")
-    assert list(written[0]) == ["case-study", "specon-fixed", "specon-fixed-uneven"]
+    assert list(written[0]) == ["case-study", "specon-fixed", *(cause.name for cause in causes.CAUSES)]
     assert all(experiment["figures"] for experiment in written[0].values())
     assert "docs/papers.md is written" in done.err
     assert "specon-fixed, published by: SpeCon" in done.out
