@@ -1,8 +1,9 @@
 """Measures how much speed trainings of the zoo lose beside each other: the contention of SpeCon's and FlowCon's model.
 
 Promise: all trainings are bound to the same CPUs, and speed is iterations per second of CPU time, so that other load on
-the machine hardly changes it; one alone is measured before, between and after the others. Starts, with all imports, do
-not count. Called by `reshape record --beside`. Linux.
+the machine hardly changes it; they take turns within seconds, alone, two, three, while the others are stopped, so that
+what changes slowly comes to the same for all. Starts, with all imports, do not count. Called by
+`reshape record --beside`. Linux.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import math
 import os
 import selectors
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -23,12 +25,13 @@ from reshape import shipped
 from reshape.recording import ContentionRecording, RecordingFailed, cpu_s, machine
 from sidecar.output.progress import ProgressReader
 
-MEASURED_CPU_S = 6.0  # of each training, from when all of them train
+ROUNDS = 4
+MEASURED_CPU_S = 1.0  # of each training, in each round with so many beside it
 WARMING_STEPS = 20
 EPOCHS = "1000000"  # nobody ends while others are measured
 HOW = (
-    "iterations per second of CPU time, all trainings bound to the same CPUs; lost is the share by which each is "
-    "slower than one alone, the contention the share lost to each further one"
+    "iterations per second of CPU time, all trainings bound to the same CPUs, in turns of seconds; lost is the share "
+    "by which each is slower than one alone, the contention the share lost to each further one"
 )
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
@@ -36,19 +39,17 @@ THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 def measure(
     model: str, framework: str, python: str, options: Sequence[str], most: int, cpus: Sequence[int]
 ) -> ContentionRecording:
-    """Train one `model` alone, two to `most` side by side, and one alone again, on `cpus`. Raises RecordingFailed."""
+    """Train one `model` alone and two to `most` side by side on `cpus`, in turns. Raises RecordingFailed."""
     load = round(os.getloadavg()[0], 1)
     script = shipped.folder("examples") / "zoo" / f"{framework}_zoo.py"
     argv = [python, str(script), model, "--epochs", EPOCHS, *options]
     counts = list(range(2, most + 1))
-    alone, beside = [_speed(argv, 1, cpus)], list[float]()
-    for count in counts:
-        beside.append(_speed(argv, count, cpus))
-        alone.append(_speed(argv, 1, cpus))
-    lost = [1.0 - speed / statistics.fmean(alone) for speed in beside]
+    rounds = list(_rounds(argv, most, cpus))
+    lost = [1.0 - statistics.fmean(speeds[count] / speeds[1] for speeds in rounds) for count in counts]
     return ContentionRecording(
         model, framework, list(options), date.today().isoformat(), machine(), load, list(cpus), HOW,
-        [round(speed, 2) for speed in alone], counts, [round(speed, 2) for speed in beside],
+        [round(speeds[1], 2) for speeds in rounds], counts,
+        [round(statistics.fmean(speeds[count] for speeds in rounds), 2) for count in counts],
         [round(share, 4) for share in lost], round(per_job(counts, lost), 4),
     )  # fmt: skip
 
@@ -114,20 +115,36 @@ def _bound_to(cpus: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
-def _speed(argv: Sequence[str], count: int, cpus: Sequence[int]) -> float:
-    """Return the mean iterations per second of CPU time of `count` trainings side by side."""
+def _rounds(argv: Sequence[str], most: int, cpus: Sequence[int]) -> Iterator[dict[int, float]]:
+    """Yield, of each round, the mean speed of one, of two to `most` trainings side by side; the others are stopped.
+
+    All have begun before the first round; each round begins with another of them.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
         trainings = []
-        for number in range(count):
+        for number in range(most):
             of_its_own = Path(folder) / str(number)
             of_its_own.mkdir()
             trainings.append(_Beside(argv, str(of_its_own), cpus))
             started.callback(_end, trainings[-1].process)
         _until(trainings, lambda one: one.steps > WARMING_STEPS)
-        for one in trainings:
-            one.begin()
-        _until(trainings, lambda one: one.used_s >= MEASURED_CPU_S)
-        return statistics.fmean(one.speed for one in trainings)
+        for number in range(ROUNDS):
+            turned = trainings[number % most :] + trainings[: number % most]
+            yield {count: _speed(turned[:count], turned[count:]) for count in range(1, most + 1)}
+
+
+def _speed(running: Sequence[_Beside], stopped: Sequence[_Beside]) -> float:
+    """Return the mean iterations per second of CPU time of those that run, while the others are stopped."""
+    for one in stopped:
+        one.process.send_signal(signal.SIGSTOP)
+    for one in running:
+        one.process.send_signal(signal.SIGCONT)
+        one.begin()
+    _until(running, lambda one: one.steps > one.began[0] + WARMING_STEPS)  # also what was printed before
+    for one in running:
+        one.begin()
+    _until(running, lambda one: one.used_s >= MEASURED_CPU_S)
+    return statistics.fmean(one.speed for one in running)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

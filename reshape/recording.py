@@ -88,7 +88,7 @@ class ContentionRecording:
     load: float  # of the machine as it began; 0 where it was alone
     cpus: list[int]  # to which all were bound
     how: str
-    alone: list[float]  # before the others, between and after them
+    alone: list[float]  # of each round
     beside: list[int]  # how many trained side by side
     speed: list[float]  # mean of each of them, by `beside`
     lost: list[float]  # share of the speed alone, likewise

@@ -76,6 +76,8 @@ def _contention() -> Claim:
     """Return the row of what trainings on one node lose to each other, of which no paper prints a number."""
     rows = measured_contention.rows()
     each = ", ".join(f"{row['model']} {row['framework']} {_percent([row['contention']])}" for row in rows)
+    rough = max(max(row["alone"]) / min(row["alone"]) - 1.0 for row in rows)
+    each += f"; roughly: on a busy machine the speeds of one alone differ by up to {_percent([rough])}"
     return Claim(
         SPECON, "VI", "speed that a training loses to each further one on its node (*resource competition*)",
         "`reshape record MODEL --beside 4`", "shown", INPUT, simulated=_percent([measured_contention.per_job()]),
