@@ -1,15 +1,9 @@
 """A loop of which a stop changes something: `measured` says what, and which evaluations it has begun."""
 
-import os
-
 import torch
+from asked import reached
 
 import reshape_hooks
-
-
-def asked(place):
-    if place == os.environ["STOP_AT"]:
-        os.kill(os.getpid(), 15)
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -32,9 +26,9 @@ for epoch in state.epochs(2):
         optimizer.zero_grad()
         large += 1
         small += 1
-        asked(f"step {int(small[0])}")
+        reached(f"step {int(small[0])}")
         with open("trained.txt", "a") as file:
             file.writelines(f"{int(k)}\n" for k in number)
     print("measured evaluation", epoch, flush=True)
-    asked(f"evaluation {epoch}")
+    reached(f"evaluation {epoch}")
 print("measured", int(large[0]), int(small[0]), flush=True)
