@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.rebound import holds
-from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, is_own
+from reshape_hooks.adapters.script_frames import Frame, is_gone, is_own, scopes
 from reshape_hooks.adapters.variables import MOST_BYTES, PLAIN, is_read
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
@@ -32,7 +32,7 @@ DEPTH = 4  # objects within objects of the script
 SUMS = "_defaults"  # by which torchmetrics declares what a metric sums up
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Key
+    from reshape_hooks.adapters.script_frames import Key, Scope
 
     State = dict[str, Any]  # numbers, and where tensors are and which version of them, by their names
 
@@ -45,9 +45,9 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Says where the script holds an object: in a variable of a function. `name`: with its attributes and items."""
+    """Says where the script holds an object: in a variable. `name`: with its attributes and items."""
 
-    function: Key
+    scope: Key
     variable: str
     name: str
 
@@ -104,13 +104,13 @@ class NotGiven:
         things = list(self._things())
         self._prepared = Seen({}, {})
         self._before = {id(thing): _reference(thing) for _, _, thing in things}
-        self._stays = {place: _reference(thing) for place, frame, thing in things if _is_read(frame, place)}
+        self._stays = {place: _reference(thing) for place, scope, thing in things if _is_read(scope, place)}
 
     def refuse_changed(self) -> None:
         """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
         kept = _addresses(self._parts)
         given = {id(part) for part in self._parts} | _identities_within(self._parts)
-        for place, frame, thing in self._things():
+        for place, scope, thing in self._things():
             if not (id(thing) in given or self._is_kept(thing, kept)):
                 why = "changes during training, and a restart would reset it: give it to Elastic, too"
             elif self._is_another(place, thing):
@@ -119,7 +119,7 @@ class NotGiven:
                 )
             else:
                 continue
-            if _is_read(frame, place):
+            if _is_read(scope, place):
                 raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
 
     def _is_kept(self, thing: Any, kept: set[int]) -> bool:
@@ -144,21 +144,21 @@ class NotGiven:
     def _places(self) -> dict[Place, Any]:
         return {place: thing for place, _, thing in self._things()}
 
-    def _things(self) -> Iterator[tuple[Place, Frame, Any]]:
+    def _things(self) -> Iterator[tuple[Place, Scope, Any]]:
         """Yield the objects with a state, and where they are."""
-        for frame in frames():
-            for name, value in list(frame.variables.items()):
+        for scope in scopes():
+            for name, value in list(scope.variables.items()):
                 for inner, thing in _stateful_within(name, value, DEPTH):
-                    yield Place(frame.key, name, inner), frame, thing
+                    yield Place(scope.key, name, inner), scope, thing
 
 
 def _nothing() -> None:
     return None
 
 
-def _is_read(frame: Frame, place: Place) -> bool:
+def _is_read(scope: Scope, place: Place) -> bool:
     """True if the script may read the variable that this is, or is in, before it sets it."""
-    return is_read(frame.frame, place.variable)
+    return not isinstance(scope, Frame) or is_read(scope.frame, place.variable)
 
 
 def _addresses(parts: Iterable[Any]) -> set[int]:
@@ -191,7 +191,7 @@ def _identities_within(parts: Iterable[Any]) -> set[int]:
 
 def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the objects with a state in this value, with their names."""
-    if depth == 0 or type(value) in PLAIN or is_gone(value) or isinstance(value, (type, ModuleType)):
+    if depth == 0 or type(value) in PLAIN or is_gone(value) or issubclass(type(value), (type, ModuleType)):
         return
     held: Iterable[tuple[str, Any]] = ()
     if type(value) is dict:

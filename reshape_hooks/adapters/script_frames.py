@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reshape_hooks.adapters.script_modules import Module, modules
 from reshape_hooks.library_code import is_library
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def frames() -> list[Frame]:
     return found[::-1]
 
 
+def scopes() -> list[Module | Frame]:
+    """Return where the script has variables: its modules, then the functions that wait, the outermost one first."""
+    found = frames()
+    return [*modules({id(frame.variables) for frame in found}), *found]
+
+
 def is_own(kind: type) -> bool:
     """True of a class of the script, not of a library."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
@@ -86,7 +93,8 @@ def is_gone(value: Any) -> bool:
 
 
 if TYPE_CHECKING:
-    Holder = Frame | Object
+    Scope = Frame | Module
+    Holder = Frame | Module | Object
 
 
 def places(holder: Holder) -> Iterator[tuple[Place, Any]]:

@@ -141,6 +141,11 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "variables that the loop has changed": [
             VARIABLES, "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on"
         ],
+        "variables of the script's own modules": [
+            "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
+            "unit/hooks/test_script_modules.py::"
+            "test_a_module_that_made_what_cannot_be_kept_is_left_alone_which_is_said_once",
+        ],
         "time that the script measures": [
             "unit/hooks/test_elastic.py::test_time_that_a_script_measures_goes_on_without_the_pauses",
             "unit/hooks/test_elastic.py::test_time_that_has_passed_before_a_stop_has_passed_after_it",
@@ -167,6 +172,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
         "an iterator of the script": [ITERATOR],
+        "an iterator in a module": [
+            "unit/hooks/test_script_modules.py::"
+            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped"
+        ],
         "a loop that is read beside": [BESIDE],
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
