@@ -12,22 +12,20 @@ them, in each epoch or in each step. Called by `elastic`; the standard library, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters.present_values import ArrayNow, TensorNow, digest_of_array, reference
 from reshape_hooks.adapters.rebound import holds
 from reshape_hooks.adapters.script_frames import Frame, is_gone, is_own, scopes
-from reshape_hooks.adapters.variables import MOST_BYTES, PLAIN, is_read
+from reshape_hooks.adapters.variables import PLAIN, is_read
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
-MOST_NUMBERS = 16  # of a tensor that are compared
 DEPTH = 4  # objects within objects of the script
 SUMS = "_defaults"  # by which torchmetrics declares what a metric sums up
 
@@ -103,8 +101,8 @@ class NotGiven:
         """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
         things = list(self._things())
         self._prepared = Seen({}, {})
-        self._before = {id(thing): _reference(thing) for _, _, thing in things}
-        self._stays = {place: _reference(thing) for place, scope, thing in things if _is_read(scope, place)}
+        self._before = {id(thing): reference(thing) for _, _, thing in things}
+        self._stays = {place: reference(thing) for place, scope, thing in things if _is_read(scope, place)}
 
     def refuse_changed(self) -> None:
         """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
@@ -137,8 +135,8 @@ class NotGiven:
         kept = _addresses(self._parts)
         known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
         return Seen(
-            {place: _reference(thing) for place, thing in there.items()},
-            {key: Found(_reference(thing), _state_of(thing, kept)) for key, thing in known.items()},
+            {place: reference(thing) for place, thing in there.items()},
+            {key: Found(reference(thing), _state_of(thing, kept)) for key, thing in known.items()},
         )
 
     def _places(self) -> dict[Place, Any]:
@@ -165,13 +163,6 @@ def _addresses(parts: Iterable[Any]) -> set[int]:
     """Return where the tensors of the parts are: what else holds these has no state of its own in them."""
     leaves = itertools.chain.from_iterable(_leaves_of(part) for part in parts)
     return {leaf.data_ptr() for _, leaf in leaves if hasattr(leaf, "data_ptr")}
-
-
-def _reference(thing: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # its class has slots
-        return lambda: thing
 
 
 def _stands_for(part: Any, thing: Any, now: State) -> bool:
@@ -224,44 +215,6 @@ def _has_state(value: Any) -> bool:
     return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
 
 
-class TensorNow:
-    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show.
-
-    A copy of it with the same numbers is equal: some objects give copies as their state.
-    """
-
-    def __init__(self, tensor: Any) -> None:
-        self.address = tensor.data_ptr()
-        self.version = 0 if tensor.is_inference() else tensor._version
-        self.numbers = ""
-        if tensor.is_contiguous():
-            all_of_them = tensor.detach().view(-1)
-            every = -(-len(all_of_them) // MOST_NUMBERS)
-            self.numbers = repr(all_of_them[::every].tolist())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorNow) or self.numbers != other.numbers:
-            return False
-        return self.address != other.address or self.version == other.version
-
-
-class ArrayNow:
-    """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
-
-    def __init__(self, array: Any) -> None:
-        self.there = _reference(array)
-        self.numbers = None
-        if array.nbytes <= MOST_BYTES and not hasattr(array.dtype, "_impl"):  # no key
-            self.numbers = _digest_of_array(sys.modules["numpy"].asarray(array))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ArrayNow):
-            return False
-        there = self.there()
-        same = there is not None and there is other.there()
-        return same or (self.numbers is not None and self.numbers == other.numbers)
-
-
 def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
     """Return the state of an object; of a module without the tensors at addresses that are `kept`."""
     state = {name: _present_value(leaf) for name, leaf in _leaves_of(thing)}
@@ -311,13 +264,7 @@ def _present_value(leaf: Any) -> Any:
     if jax is not None and isinstance(leaf, jax.Array):
         return ArrayNow(leaf)
     if type(leaf).__name__ == "ndarray":
-        return _digest_of_array(leaf)
+        return digest_of_array(leaf)
     if type(leaf) in PLAIN:
         return leaf
     return leaf.item() if hasattr(leaf, "item") else type(leaf).__qualname__
-
-
-def _digest_of_array(array: Any) -> bytes:
-    """Return a checksum of an array of NumPy, of a large one that of some of its numbers."""
-    every = 1 if array.nbytes <= MOST_BYTES else -(-array.size // MOST_NUMBERS)
-    return hashlib.blake2b(repr(array.flat[::every].tolist()).encode(), digest_size=16).digest()

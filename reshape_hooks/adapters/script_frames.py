@@ -5,11 +5,12 @@ Used by `variables`, which keeps it, and by what looks for something in it; from
 
 from __future__ import annotations
 
+import collections
 import ctypes
-import os
 import sys
 import weakref
 from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,10 +29,12 @@ class Frame(NamedTuple):
     file: str
     variables: Mapping[str, Any]
     frame: FrameType
+    outer: int  # how many functions around it have the same name and file, as where one `fit` calls another
 
     @property
     def key(self) -> Key:
-        return self.name, self.file.rpartition(os.sep)[2]
+        number = f" {self.outer + 1}" if self.outer else ""
+        return self.name + number, Path(self.file).name
 
     def set(self, changed: Mapping[str, Any]) -> None:
         """Give these variables other values."""
@@ -62,14 +65,21 @@ class Object:
 
 def frames() -> list[Frame]:
     """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
-    found = []
+    waiting = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not is_library(file, frame.f_globals.get("__name__", "")):
-            found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
+        if not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
+            waiting.append(frame)
         frame = frame.f_back
-    return found[::-1]
+    found = []
+    outer: collections.Counter[Key] = collections.Counter()
+    for one in reversed(waiting):
+        name = one.f_code.co_name
+        file = one.f_code.co_filename
+        same = name, Path(file).name
+        found.append(Frame(name, file, one.f_locals, one, outer[same]))
+        outer[same] += 1
+    return found
 
 
 def scopes() -> list[Module | Frame]:

@@ -34,15 +34,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
+from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
 from reshape_hooks.adapters.script_frames import Frame, Object, is_own, scopes
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
 from reshape_hooks.library_code import is_library
 
-MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
 MOST_LOOKED_AT = 1000  # items of a list that is not kept
-ARRAYS = ("Tensor", "ndarray")
+ARRAYS = ("Tensor", "Parameter", "ndarray")
 FLAT = 10  # numbers and words in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PLAIN = (
@@ -89,7 +89,7 @@ class Variables:
     """
 
     def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Object] = ()) -> None:
-        self._apart = {id(part) for part in parts}
+        self._apart = {id(one) for part in parts for one in (part, *_parameters_of(part))}
         self._apart_now: set[int] = set()
         self._saved = saved
         self._objects = objects
@@ -242,14 +242,25 @@ class Variables:
         for name in list(names):
             if name.startswith("__"):
                 continue
+            at = holder.key, name
             packing = Packing(self._apart | self._apart_now, beside)
-            with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
-                packed = pack(variables[name], packing)
-                if packed.kind != AS_IT_IS.kind:
-                    yield name, pickle.dumps(packed)
+            pickled = _pickled_or_left(variables[name], packing)
             found = tuple(_fingerprint(one) for one in packing.left)
-            if self._collected.setdefault((holder.key, name), found) != found:
-                self._lost.add((holder.key, name))
+            if self._collected.setdefault(at, found) != found:
+                self._lost.add(at)
+                if not isinstance(holder, Frame) or is_read(holder.frame, name):
+                    pickled = self._pickled_whole(at, variables[name]) or pickled
+            if pickled:
+                yield name, pickled
+
+    def _pickled_whole(self, at: tuple[Key, str], value: Any) -> bytes:
+        """Return a variable that has changed with the large tensors and arrays in it; b"" if that is too much."""
+        packing = Packing(self._apart | self._apart_now, large=True)
+        pickled = _pickled_or_left(value, packing)
+        if not pickled or packing.left:
+            return b""
+        self._lost.discard(at)
+        return pickled
 
     def _set(self, holder: Holder, saved: Mapping[str, bytes]) -> None:
         changed = {}
@@ -278,16 +289,42 @@ def _is_whole(packed: Any) -> bool:
 
 def _collects(value: Any) -> bool:
     kind = type(value)
-    return kind in ITEMS or kind in MAPPINGS or kind.__name__ in ARRAYS
+    return kind in ITEMS or kind in MAPPINGS or _is_array(value)
+
+
+def _is_array(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ in ARRAYS and kind.__module__.partition(".")[0] in ("torch", "numpy")
 
 
 def _is_definition(value: Any) -> bool:
     return issubclass(type(value), (type, ModuleType, FunctionType))
 
 
+def _parameters_of(part: Any) -> Iterator[Any]:
+    """Yield the parameters of a module of PyTorch: a list of them, or one, is no variable of its own."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(part, torch.nn.Module):
+        yield from part.parameters()
+
+
+def _pickled_or_left(value: Any, packing: Packing) -> bytes:
+    """Return a variable as it can be set again, b"" for what is not kept. What is left out is `left` in the packing."""
+    try:
+        packed = pack(value, packing)
+        return b"" if packed.kind == AS_IT_IS.kind else pickle.dumps(packed)
+    except Exception:  # it holds too much, or the script's own objects raise when they are looked at
+        return b""
+
+
 def _fingerprint(value: Any) -> tuple[Any, ...]:
-    """Return what is another one once a list has other items, or a variable another array."""
-    if type(value).__name__ in ARRAYS:
+    """Return what is another one once a list has other items, or a tensor or an array other numbers."""
+    if _is_array(value):
+        try:
+            return id(value), digest_of_array(value) if type(value).__name__ == "ndarray" else TensorNow(value)
+        except Exception:  # a sparse one, or one without numbers
+            return (id(value),)
+    if not _collects(value):  # of JAX: each step makes it anew
         return (id(value),)
     items = value.values() if isinstance(value, dict) else value
     return len(value), *(id(one) for one in itertools.islice(items, MOST_LOOKED_AT))
@@ -300,12 +337,14 @@ def _digest(pickled: bytes) -> bytes:
 class Packing:
     """What is known while a variable is packed: what is kept in another way, and how much may still come.
 
-    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries.
+    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries,
+    `large` tensors and arrays.
     """
 
-    def __init__(self, apart: set[int], beside: bool = False) -> None:
+    def __init__(self, apart: set[int], beside: bool = False, large: bool = False) -> None:
         self.within = set(apart)
         self.beside = beside
+        self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
         self.left: list[Any] = []  # what is not kept, of what scripts collect values in
 
@@ -376,7 +415,7 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return _pack_items(value, packing)
     if kind in MAPPINGS:
         return _pack_mapping(value, packing)
-    if (of_jax := _pack_jax(value)) is not None:
+    if (of_jax := _pack_jax(value, packing)) is not None:
         return of_jax
     if _is_named_tuple(value):
         return _pack_named_tuple(value, packing)
@@ -438,7 +477,7 @@ def _pack_buffer(value: Any) -> Packed | None:
 
 def _pack_array(value: Any, packing: Packing) -> Packed | None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    most = MOST_ALL_BYTES if packing.beside else MOST_BYTES
+    most = MOST_ALL_BYTES if packing.large else MOST_BYTES
     if numpy is not None and isinstance(value, numpy.generic):
         return Packed("plain", value)
     if numpy is not None and type(value) is numpy.ndarray:
@@ -448,23 +487,29 @@ def _pack_array(value: Any, packing: Packing) -> Packed | None:
         return Packed("array", value.copy())
     if torch is not None and isinstance(value, (torch.dtype, torch.device, torch.Size)):
         return Packed("plain", value)
-    if torch is not None and type(value) is torch.Tensor:
+    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         size = value.numel() * value.element_size()
         if size > most or value.layout != torch.strided:
             return AS_IT_IS
         packing.take_bytes(size)
-        return Packed("tensor", value.detach().cpu().clone(), value.device.type)
+        copied = value.detach().cpu().clone()
+        if type(value) is torch.nn.Parameter:
+            return Packed("parameter", copied, (value.device.type, value.requires_grad))
+        return Packed("tensor", copied, value.device.type)
     return None
 
 
-def _pack_jax(value: Any) -> Packed | None:
+def _pack_jax(value: Any, packing: Packing) -> Packed | None:
     """Pack an array or a key of JAX, or what holds some and cannot be changed: each step makes it anew."""
     jax = sys.modules.get("jax")
     if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
         return None
     if not any(isinstance(one, jax.Array) for one in jax.tree_util.tree_leaves(value)):
         return None
-    return Packed("of JAX", pytrees.packed(value)) if _jax_bytes(value) <= MOST_BYTES else AS_IT_IS
+    if _jax_bytes(value) > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
+        packing.left.append(value)
+        return AS_IT_IS
+    return Packed("of JAX", pytrees.packed(value))
 
 
 def _jax_bytes(value: Any) -> int:
@@ -487,7 +532,10 @@ def _pack_generator(value: Any) -> Packed | None:
     if type(value) is random.Random:
         return Packed("random.Random", value.getstate())
     if numpy is not None and isinstance(value, numpy.Generator):
-        return Packed("numpy.Generator", value.bit_generator.state, type(value.bit_generator).__name__)
+        # With the sequence of seeds from which it spawns others.
+        return Packed("numpy.Generator", value.bit_generator.__getstate__(), type(value.bit_generator).__name__)
+    if numpy is not None and type(value) is numpy.SeedSequence:
+        return Packed("plain", copy.deepcopy(value))
     if numpy is not None and isinstance(value, numpy.RandomState):
         return Packed("numpy.RandomState", value.get_state())
     if torch is not None and isinstance(value, torch.Generator):
@@ -719,11 +767,20 @@ def _unpack_array(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
+def _unpack_parameter(packed: Packed, is_there: Any) -> Any:
+    """Return the parameter, in the one that is there, which its optimizer holds."""
+    import torch
+
+    device, requires_grad = packed.more
+    tensor = _unpack_tensor(Packed("tensor", packed.value, device), is_there)
+    return tensor if tensor is is_there else torch.nn.Parameter(tensor, requires_grad)
+
+
 def _unpack_tensor(packed: Packed, is_there: Any) -> Any:
     import torch
 
     saved = packed.value
-    if type(is_there) is not torch.Tensor:
+    if type(is_there) not in (torch.Tensor, torch.nn.Parameter):
         return saved.to(packed.more) if packed.more != "cuda" or torch.cuda.is_available() else saved
     if (is_there.shape, is_there.dtype) != (saved.shape, saved.dtype) or is_there._base is not None:
         return saved.to(is_there.device)
@@ -746,7 +803,7 @@ def _unpack_numpy_generator(packed: Packed, is_there: Any) -> Any:
     numpy = importlib.import_module("numpy.random")
     alike = isinstance(is_there, numpy.Generator) and type(is_there.bit_generator).__name__ == packed.more
     made = is_there if alike else numpy.Generator(getattr(numpy, packed.more)())
-    made.bit_generator.state = packed.value
+    made.bit_generator.__setstate__(packed.value)
     return made
 
 
@@ -856,6 +913,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "named tuple": _unpack_named_tuple,
     "buffer": _unpack_buffer,
     "array": _unpack_array,
+    "parameter": _unpack_parameter,
     "tensor": _unpack_tensor,
     "of JAX": _unpack_jax,
     "random.Random": _unpack_random,

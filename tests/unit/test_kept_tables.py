@@ -139,7 +139,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
         "variables that the loop has changed": [
-            VARIABLES, "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on"
+            VARIABLES,
+            "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on",
+            "unit/hooks/test_large_variables.py::test_arrays_that_the_loop_changes_in_place_go_on",
+            f"{CHANGED} # large tensors and parameters go on",
         ],
         "variables of the script's own modules": [
             "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
@@ -196,11 +199,12 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what a thread of the script": [
             "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew"
         ],
-        "a list, dictionary or large": [
+        "a list or dictionary that": [
             "unit/hooks/test_own_attributes.py::"
             "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
         ],
-        "larger tensors": [f"{CHANGED} # a large tensor begins anew", REHEARSED],
+        "more than 256 MiB": ["unit/hooks/test_large_variables.py::test_what_is_too_large_is_said_where_it_changes"],
+        "objects of libraries that have no": [REHEARSED],
     },
     "hugging-face.md": {
         "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],
