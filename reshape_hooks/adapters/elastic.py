@@ -19,20 +19,22 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
-from reshape_hooks.adapters.script_frames import Object
 from reshape_hooks.adapters.script_iterators import ModuleIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
+
+if TYPE_CHECKING:
+    from reshape_hooks.adapters.script_frames import Kept
 
 STATE = "state.pkl"
 ZIP = b"PK"  # how files of torch.save begin
@@ -366,7 +368,7 @@ class Elastic:
         replay.resumed(saved)
 
 
-def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Object]:
+def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Kept]:
     return [one for name, module in modules for one in own_attributes.of_modules(name, module)]
 
 

@@ -63,6 +63,25 @@ class Object:
         vars(self._owner).update(changed)
 
 
+class Buffers:
+    """The buffers of a module of PyTorch that its `state_dict` leaves out (`persistent=False`)."""
+
+    def __init__(self, place: str, module: Any) -> None:
+        self.name = type(module).__qualname__
+        self.key = f"{place} buffers of {self.name}", ""
+        self._module = module
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the buffers, as they are now."""
+        left_out = self._module._non_persistent_buffers_set
+        return {name: value for name, value in self._module._buffers.items() if name in left_out}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Put others in place of these buffers."""
+        self._module._buffers.update(changed)
+
+
 def frames() -> list[Frame]:
     """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
     waiting = []
@@ -104,7 +123,8 @@ def is_gone(value: Any) -> bool:
 
 if TYPE_CHECKING:
     Scope = Frame | Module
-    Holder = Frame | Module | Object
+    Kept = Object | Buffers  # beside the variables of functions and modules
+    Holder = Frame | Module | Kept
 
 
 def places(holder: Holder) -> Iterator[tuple[Place, Any]]:

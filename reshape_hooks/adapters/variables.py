@@ -77,7 +77,7 @@ CLOCKS = "", "clocks"  # in place of a function
 
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Holder, Key
+    from reshape_hooks.adapters.script_frames import Holder, Kept, Key
 
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
 
@@ -88,7 +88,7 @@ class Variables:
     `objects`: of the script, of which a library keeps a part; their other attributes are variables, too.
     """
 
-    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Object] = ()) -> None:
+    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Kept] = ()) -> None:
         self._apart = {id(one) for part in parts for one in (part, *_parameters_of(part))}
         self._apart_now: set[int] = set()
         self._saved = saved
@@ -116,7 +116,7 @@ class Variables:
         self.set_to(self._saved if saved is None else saved)
         self._clocks.begin()
 
-    def add_objects(self, objects: Iterable[Object]) -> None:
+    def add_objects(self, objects: Iterable[Kept]) -> None:
         """Keep what these hold, too, from what they are now on."""
         self._objects = [*self._objects, *objects]
         self.look()
