@@ -124,6 +124,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "data that are other ones": [
             "unit/hooks/test_keras_fit.py::test_a_checkpoint_of_other_data_is_refused_with_a_sentence"
         ],
+        "what a function changes beside": [f"{FIT_CHANGED} # beside_callbacks"],
         "training outside of `fit`": [f"{FIT_CHANGED} # trained_outside"],
     },
     "pytorch.md": {
