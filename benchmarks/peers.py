@@ -56,7 +56,7 @@ TRACES = (
     Crowded("elasticflow", 200, 0.2),
     Crowded("gavel", None, 0.5),
 )
-DRAWN = ("workload-s", "elastic-w1")  # with the seeds 0 and 1
+DRAWN = ("workload-s", "elastic-w1-measured")  # with the seeds 0 and 1
 
 
 def run(options: argparse.Namespace) -> Result:

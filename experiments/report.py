@@ -22,6 +22,7 @@ MEASURES = (
     "makespan_s", "mean_jct_s", "p99_jct_s", "overhead_share",
     "adds", "removes", "moves", "limits", "pending_at_last_arrival", "mean_gpus_in_use", "mean_cores_in_use",
     "jobs_faster", "jobs_slower", "best", "worst", "mean_gain",
+    "mean_faster", "mean_slower", "mean_faster_s", "mean_slower_s",
     "art_s", "failed", "rescheduled", "sla_met_share",
     "crashes", "lost_work_s",
 )  # fmt: skip
@@ -149,16 +150,31 @@ def _failures(jobs: Sequence[SimulatedJob]) -> Row:
 
 
 def gains(before: Mapping[str, float], now: Mapping[str, float]) -> Row:
-    """Return by how much completion times, seconds by job, fell: counts, and shares of the time before."""
+    """Return by how much completion times, seconds by job, fell: counts, and shares of the time before.
+
+    `mean_faster` and `mean_slower` are means over the jobs that ended earlier and later, 0 where there are none; what
+    jobs lost is negative.
+    """
     gained = {job: before[job] - now[job] for job in now}
     shares = [gain / before[job] for job, gain in gained.items()]
+    faster = [job for job, gain in gained.items() if gain > FASTER_S]
+    slower = [job for job, gain in gained.items() if gain < -FASTER_S]
     return {
-        "jobs_faster": sum(gain > FASTER_S for gain in gained.values()),
-        "jobs_slower": sum(gain < -FASTER_S for gain in gained.values()),
+        "jobs_faster": len(faster),
+        "jobs_slower": len(slower),
         "best": max(shares),
         "worst": min(shares),
+        "mean_faster": _mean_or_0(gained[job] / before[job] for job in faster),
+        "mean_slower": _mean_or_0(gained[job] / before[job] for job in slower),
+        "mean_faster_s": _mean_or_0(gained[job] for job in faster),
+        "mean_slower_s": _mean_or_0(gained[job] for job in slower),
         "mean_gain": math.fsum(gained.values()) / math.fsum(before[job] for job in now),
     }
+
+
+def _mean_or_0(values: Iterable[float]) -> float:
+    known = list(values)
+    return statistics.fmean(known) if known else 0.0
 
 
 def mean(rows: Sequence[Row]) -> Row:

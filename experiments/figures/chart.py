@@ -12,15 +12,18 @@ from typing import Literal
 
 Points = list[tuple[float, float]]
 
+POLICIES = ("default", "termination", "sidecar-printed", "sidecar")
+"""Policies that have the same colour, dashes and hatches in every chart, also where some of them are left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
     """A curve; `published`: points that the paper prints, drawn as single marks. `drawn` "step": holds until the next
-    point; "area": a step on top of the areas before it."""
+    point; "area": a step on top of the areas before it; "marked": a line with a mark at each point."""
 
     name: str
     points: Points
-    drawn: Literal["line", "step", "area"] = "line"
+    drawn: Literal["line", "step", "area", "marked"] = "line"
     published: bool = False
 
 

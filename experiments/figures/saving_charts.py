@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.figures.chart import Chart, ChartBars, ChartPanel
+from experiments.figures.chart import Chart, ChartBars, ChartLine, ChartPanel
 from experiments.workloads.saving_times import BELOW_S, SIGMA_S, Row, both, mean
 
 UNIT = "seconds to save and resume"
@@ -14,14 +14,13 @@ SHARES = (0.3, 0.7)
 def by_progress(rows: Sequence[Row]) -> Chart:
     """Return the time of each stop of the VAE, by share of its training (Figure 2)."""
     found = [row for row in rows if row["model"] == "vae"]
-    bars = [
-        ChartBars(
-            row["framework"], {f"{round(share, 1):.0%}": s for share, s in zip(row["at"], both(row), strict=True)}
-        )
+    lines = [
+        ChartLine(row["framework"], [(100 * at, s) for at, s in zip(row["at"], both(row), strict=True)], "marked")
         for row in found
     ]
     notes = [f"{row['framework']}: {mean(both(row))}" for row in found]
-    return _chart("Saving and resuming a VAE by progress", rows, bars, (*notes, f"Paper: σ {SIGMA_S} s."))
+    panel = ChartPanel("", "share of the training done, %", UNIT, lines=lines)
+    return _chart("Saving and resuming a VAE by progress", rows, panel, (*notes, f"Paper: σ {SIGMA_S} s."))
 
 
 def by_model(rows: Sequence[Row]) -> Chart:
@@ -34,7 +33,8 @@ def by_model(rows: Sequence[Row]) -> Chart:
         for framework in dict.fromkeys(row["framework"] for row in rows)
         for share in SHARES
     ]
-    return _chart("Saving and resuming models at 30 and 70 %", rows, bars, ())
+    panel = ChartPanel("", "", UNIT, bars=[bar for bar in bars if bar.values])
+    return _chart("Saving and resuming models at 30 and 70 %", rows, panel, ())
 
 
 def _nearest(row: Row, share: float) -> float:
@@ -42,8 +42,7 @@ def _nearest(row: Row, share: float) -> float:
     return min(zip(row["at"], both(row), strict=True), key=lambda stop: abs(stop[0] - share))[1]
 
 
-def _chart(title: str, rows: Sequence[Row], bars: Sequence[ChartBars], notes: Sequence[str]) -> Chart:
+def _chart(title: str, rows: Sequence[Row], panel: ChartPanel, notes: Sequence[str]) -> Chart:
     where = ", ".join(dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows))
-    panel = ChartPanel("", "", UNIT, bars=[bar for bar in bars if bar.values])
     said = (*notes, f"The paper: below {BELOW_S:g} s. Each start is cold, with all imports.")
     return Chart(title, f"Measured: trainings of the zoo on {where}", [panel], said)

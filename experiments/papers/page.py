@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.papers import causes, reasons, results, verdicts
-from experiments.papers.claims import CLAIMS, Claim, binpack
+from experiments.papers.claims import CLAIMS, Claim, binpack, overheads
 from experiments.papers.results import Figures
 from experiments.published_figures import PublishedFigure, published
 
@@ -51,7 +51,9 @@ def _sections(simulated: Figures, live: Figures) -> Iterator[str]:
         for name in results.EXPERIMENTS:
             if name.startswith(prefixes):
                 yield from _experiment(name, simulated, live)
-        yield from _claims([claim for claim in (*CLAIMS, binpack(simulated, live)) if claim.paper == paper])
+        yield from _claims(
+            [claim for claim in (*CLAIMS, overheads(simulated, live), binpack(simulated, live)) if claim.paper == paper]
+        )
     yield "\n### Reasons\n"
     yield from (f"* **{name}** {text}" for name, text in {**reasons.TEXTS, **reasons.LIVE_TEXTS}.items())
     yield from _causes(simulated)

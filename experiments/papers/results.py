@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from experiments.published_figures import FIGURES, PublishedFigure
+from experiments.published_figures import FIGURES, PublishedFigure, original
 from experiments.workloads import NAMES, deadline_traces, is_drawn
 
 SIMULATED, LIVE = "simulated.json", "live.json"
-SEEDS = 5
-"""Of every drawn experiment: a CPU minute in all. Of one alone more may be asked for: `--seeds 20`."""
+SEEDS = 20
+"""Of every drawn experiment, as many as `reshape paper NAME` takes by itself."""
 OF_NO_PAPER = frozenset({"workload-s", *deadline_traces.NAMES})
-EXPERIMENTS = (*(n for n in FIGURES if n not in OF_NO_PAPER), *(n for n in NAMES if "-fitted-" in n))
+EXPERIMENTS = (
+    *(n for n in FIGURES if n not in OF_NO_PAPER),
+    *(n for n in NAMES if n not in FIGURES and original(n) in FIGURES),
+)
 """Workloads that are experiments of the four papers; the others have floors of ours, or ElasticFlow's jobs."""
 
 

@@ -16,14 +16,15 @@ RULES = (
     "Of a ratio to a baseline the gain is compared, 1 − ratio: 0.57 for 0.37 is 0.43 of 0.63, so *same sign, three "
     "quarters of the gain*. The nearest of a tenth, a quarter, half, three quarters, all, 1.5 times, twice, and so on "
     "is named. *No gain*: less than a twentieth of the paper's. *Opposite sign*: it is worse than the baseline.",
-    "Shares by which single jobs gain or lose (`best`, `worst`) are compared alike.",
+    "Shares by which single jobs gain or lose (`best`, `worst`) are compared alike, and so are shares and seconds that "
+    "those which end earlier or later gain or lose on average (`mean_faster`, `mean_slower`).",
     "A time, a count or a share: *the same* within 5 %, *near* within 15 %; else the nearest of the same multiples.",
     "A figure that is claimed: *as claimed*, or *misses its claim*.",
     "Where the paper states only a direction: *falls, as stated*, or *does not fall*.",
     "Simulated and live are judged each by its own figure. What is claimed is claimed of the simulation.",
 )
-GAINS = frozenset({"best", "worst", "mean_gain"})
-"""Measures that are gains themselves: shares of a job's completion time."""
+GAINS = frozenset({"best", "worst", "mean_gain", "mean_faster", "mean_slower", "mean_faster_s", "mean_slower_s"})
+"""Measures that are gains themselves: shares of a job's completion time, or seconds of it."""
 
 STEPS: Sequence[tuple[float, str]] = (
     (0.25, "a quarter of"), (0.5, "half of"), (0.75, "three quarters of"), (1.0, "all of"),
@@ -46,8 +47,10 @@ def of(figure: PublishedFigure, ours: float, seeds: int) -> str | None:
     """Return the verdict on a figure; None where the paper has none, nor a direction."""
     if figure.within is not None or figure.at_most is not None:
         held = figure.holds(ours, seeds)
-        if held is not None:  # a floor is claimed of its own seeds only
-            return "as claimed" if held else "misses its claim"
+        if held is False:  # None: a floor is claimed of its own seeds only
+            return "misses its claim"
+        if held and (figure.within is not None or figure.paper == figure.at_most):
+            return "as claimed"  # one that is claimed to do no harm only is compared with the paper's gain, too
     if figure.against is not None:
         return of_ratio(figure.paper, ours)
     if figure.paper is None:

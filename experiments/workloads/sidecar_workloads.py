@@ -1,7 +1,8 @@
 """Builds the workloads of SideCar scheduling: the case study, S, and W1 to W4.
 
-`case_study` and workload S carry all their figures here; W1 to W4 have the speeds that a coordinator starts with, and
-W4 the accuracy curves of `accuracy_workloads.py`.
+`case_study` and workload S carry all their figures here; W1 to W4 have on one GPU the speeds that a coordinator starts
+with, on several those of `printed_speeds.py`, and W4 the accuracy curves of `accuracy_workloads.py`. Under a name that
+ends in `MEASURED` they have the coordinator's speeds on several GPUs, too: what others measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node
 from coordinator.stores.bootstrap import shipped
 from experiments import sidecar_baselines
-from experiments.workloads import accuracy_workloads
+from experiments.workloads import accuracy_workloads, printed_speeds
+from experiments.workloads.printed_speeds import PRINTED as PRINTED_SPEED_UP
 from simulator.accuracy_targets import told
 from simulator.scenario import Costs, PolicySetup, Submission, Workload
 
@@ -49,7 +51,10 @@ LITERAL = "as printed: it always adds idle GPUs (G6), no cool-down"
 def case_study(seed: int = 0, data: Path | None = None) -> Workload:
     """Return two jobs on four GPUs, with the fit of 1.10; does not depend on `seed`."""
     profiles = _profiles(
-        [*_speed_rows("first", "GPU", {2: 2.4 / 1.7, 4: 1.0}), *_speed_rows("second", "GPU", {2: 1.0})]
+        [
+            *_speed_rows("first", "GPU", {2: PRINTED_SPEED_UP[4] / PRINTED_SPEED_UP[2], 4: 1.0}),
+            *_speed_rows("second", "GPU", {2: 1.0}),
+        ]
     )
     jobs = (
         Submission("J1", "first", 0.0, (2, 4), iterations=525.0, fixed_gpus=4),
@@ -110,34 +115,39 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
 
 # W1 to W4 (SideCar scheduling, V)
 
+MEASURED = "-measured"
 
-def w1(seed: int, data: Path | None = None, count: int = 40, name: str = "elastic-w1") -> Workload:
-    """Return Job Set One on 8 V100 and 8 P100, two epochs each."""
-    kinds, rows = _job_set("one", ("V100", "P100"), 2)
+
+def w1(
+    seed: int, data: Path | None = None, name: str = "elastic-w1", count: int = 40, *, measured: bool = False
+) -> Workload:
+    """Return Job Set One on 8 V100 and 8 P100, two epochs each. `measured`: with others' speeds on several GPUs."""
+    kinds, rows = _job_set("one", ("V100", "P100"), 2, measured)
     jobs = _draw(seed, count, kinds)
-    return _evaluation(name, seed, jobs, ("V100", "P100"), rows, "two epochs a job, where the paper trains one")
+    invented = "two epochs a job, where the paper trains one"
+    return _evaluation(name, seed, jobs, ("V100", "P100"), rows, measured, invented)
 
 
-def w2(seed: int, data: Path | None = None) -> Workload:
+def w2(seed: int, data: Path | None = None, name: str = "elastic-w2", *, measured: bool = False) -> Workload:
     """Return W1 with 20 jobs."""
-    return w1(seed, data, 20, "elastic-w2")
+    return w1(seed, data, name, 20, measured=measured)
 
 
-def w3(seed: int, data: Path | None = None, name: str = "elastic-w3") -> Workload:
+def w3(seed: int, data: Path | None = None, name: str = "elastic-w3", *, measured: bool = False) -> Workload:
     """Return Job Set Two on 8 V100 and 8 K80, one epoch each."""
-    kinds, rows = _job_set("two", ("V100", "K80"), 1)
-    return _evaluation(name, seed, _draw(seed, 40, kinds), ("V100", "K80"), rows)
+    kinds, rows = _job_set("two", ("V100", "K80"), 1, measured)
+    return _evaluation(name, seed, _draw(seed, 40, kinds), ("V100", "K80"), rows, measured)
 
 
 W4_ERROR = 0.3
 
 
-def w4(seed: int, data: Path | None = None) -> Workload:
+def w4(seed: int, data: Path | None = None, name: str = "elastic-w4", *, measured: bool = False) -> Workload:
     """Return W3's jobs with the Top-5 reached there as targets: the same work, its length predicted from the curve.
 
     The policy is compared with one that knows every length, and one whose lengths are wrong by up to 30 % (O8).
     """
-    given = w3(seed, data, "elastic-w4")
+    given = w3(seed, data, name, measured=measured)
     targets = accuracy_workloads.targets(data)
     jobs = tuple(
         replace(job, iterations=targets[job.type].length, accuracy_target=targets[job.type])
@@ -156,8 +166,18 @@ def w4(seed: int, data: Path | None = None) -> Workload:
     )  # fmt: skip
 
 
+_ALL_MEASURED = "seconds per iteration: the shipped table: others' measurements, strong scaling by an A100's curve"
+_ONE_MEASURED = f"seconds per iteration: on one GPU the shipped table, others' measurements; {printed_speeds.RULE}"
+
+
 def _evaluation(
-    name: str, seed: int, jobs: tuple[Submission, ...], gpu_types: Iterable[str], rows: list[Any], *invented: str
+    name: str,
+    seed: int,
+    jobs: tuple[Submission, ...],
+    gpu_types: Iterable[str],
+    rows: list[Any],
+    measured: bool,
+    *invented: str,
 ) -> Workload:
     profiles = _profiles(rows)
     in_place, relaunched = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
@@ -171,7 +191,7 @@ def _evaluation(
         ),
         fitted=(
             "the five overheads: the case study's (1.10), the same for every type",
-            "seconds per iteration: the shipped table: others' measurements, strong scaling by an A100's curve",
+            _ALL_MEASURED if measured else _ONE_MEASURED,
         ),
         invented=(
             "arrivals: sorted uniforms", "every job may run on 1, 2, 4 or 8 GPUs",
@@ -204,11 +224,19 @@ def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ..
     )  # fmt: skip
 
 
-def _job_set(name: str, gpu_types: Sequence[str], epochs: int) -> tuple[list[_Kind], list[Any]]:
-    """Return the types of Table VI or VII with the shipped speeds of types 0 to 5, and the invented one of type 6."""
+def batch_of(named: str) -> int:
+    """Return the batch of a type that is named as in `JOB_SETS`."""
+    return int(named.rpartition("-")[2])
+
+
+def _job_set(name: str, gpu_types: Sequence[str], epochs: int, measured: bool) -> tuple[list[_Kind], list[Any]]:
+    """Return the types of Table VI or VII with the speeds of types 0 to 5, and the invented one of type 6.
+
+    On one GPU they are the shipped ones; on several too, if `measured`, else those of `printed_speeds.py`.
+    """
     number = {named: str(i) for i, named in enumerate(JOB_SETS[name])}
     kinds = [
-        _Kind(i, float(epochs * math.ceil(accuracy_workloads.IMAGENET / int(named.rpartition("-")[2]))))
+        _Kind(i, float(epochs * math.ceil(accuracy_workloads.IMAGENET / batch_of(named))))
         for named, i in number.items()
     ]
     rows = [
@@ -218,12 +246,26 @@ def _job_set(name: str, gpu_types: Sequence[str], epochs: int) -> tuple[list[_Ki
     ]
     one = {row["gpu_type"]: row["seconds_per_iteration"] for row in shipped("speed_profiles")
            if (row["job_type"], row["num_gpus"]) == ("resnet18-256", 1)}  # fmt: skip
+    if not measured:
+        rows = _on_several(name, rows)
     length = SMALL_ITERATIONS[name]
     for gpu_type in gpu_types:
         alone_s = SMALL_S / length * one[gpu_type] / one["V100"]
         speeds = {n: alone_s / up for n, up in zip(SIZES, SMALL_SPEED_UP, strict=True)}
         rows += _speed_rows(SMALL, gpu_type, speeds)
     return [*kinds, _Kind(SMALL, float(length))], rows
+
+
+def _on_several(name: str, shipped_rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return rows of speeds on all of `SIZES`, made of those of these rows that are of one GPU."""
+    batches = [batch_of(named) for named in JOB_SETS[name]]
+    rows: list[Any] = []
+    for row in shipped_rows:
+        if row["num_gpus"] == 1:
+            alone_s, batch = row["seconds_per_iteration"], batches[int(row["job_type"])]
+            speeds = {n: alone_s / printed_speeds.speed_up(n, batch) for n in SIZES}
+            rows += _speed_rows(row["job_type"], row["gpu_type"], speeds)
+    return rows
 
 
 def _speed_rows(job_type: str, gpu_type: str, seconds: Mapping[int, float]) -> list[dict[str, Any]]:
@@ -242,11 +284,18 @@ def _node(name: str, gpu_type: str, gpus: int) -> Node:
     return Node(name, gpu_type, tuple(Gpu(f"{name}-{i:02d}") for i in range(gpus)))
 
 
-NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
-    CASE_STUDY: case_study,
-    "workload-s": workload_s,
+_EVALUATED: Mapping[str, Callable[..., Workload]] = {
     "elastic-w1": w1,
     "elastic-w2": w2,
     "elastic-w3": w3,
     "elastic-w4": w4,
+}
+
+NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
+    CASE_STUDY: case_study,
+    "workload-s": workload_s,
+    **_EVALUATED,
+    **{
+        f"{name}{MEASURED}": partial(draw, name=f"{name}{MEASURED}", measured=True) for name, draw in _EVALUATED.items()
+    },
 }

@@ -7,9 +7,10 @@ has none, and one mark for everything published: a diamond.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from experiments.figures.chart import Chart, ChartBars, ChartLine, ChartPanel
+from experiments.figures.chart import POLICIES, Chart, ChartBars, ChartLine, ChartPanel
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#777777")  # Okabe-Ito without yellow
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
@@ -65,7 +66,10 @@ def _looks(chart: Chart) -> Looks:
             *sorted({span.of for span in panel.spans if not span.idle}),
         )
     )  # fmt: skip
-    return {name: i for i, name in enumerate(dict.fromkeys(names))}
+    shown = dict.fromkeys(names)
+    looks = {name: i for i, name in enumerate(POLICIES) if name in shown}
+    free = (i for i in count() if i not in looks.values())
+    return looks | {name: next(free) for name in shown if name not in looks}
 
 
 def _colour(looks: Looks, name: str) -> str:
@@ -117,6 +121,8 @@ def _line(axes: Any, line: ChartLine, looks: Looks) -> None:
         axes.plot(x, y, zorder=5, color=colour, label="published in the paper", clip_on=False, **style)
         return
     style = {"color": colour, "linestyle": DASHES[looks[line.name] % len(DASHES)], "linewidth": 1.4}
+    if line.drawn == "marked":
+        style |= {"marker": "o", "markersize": 4}
     axes.plot(x, y, label=line.name, drawstyle="steps-post" if line.drawn == "step" else "default", **style)
 
 
@@ -149,7 +155,11 @@ def _bars(axes: Any, series: Sequence[ChartBars], looks: Looks) -> None:
     for i, bars in enumerate(series):
         places = [groups.index(group) + (i - (len(series) - 1) / 2) * width for group in bars.values]
         place = dict(zip(bars.values, places, strict=True))
-        style = {"color": _colour(looks, bars.name), "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white"}
+        style = {
+            "color": _colour(looks, bars.name),
+            "hatch": HATCHES[looks[bars.name] % len(HATCHES)],
+            "edgecolor": "white",
+        }
         axes.bar(places, bars.values.values(), width * 0.92, label=bars.name, linewidth=0, **style)
         if len(groups) * len(series) <= LABELLED:
             _numbers(axes, place, bars)

@@ -19,19 +19,22 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
-from reshape_hooks.adapters.script_frames import Object
+from reshape_hooks.adapters.script_iterators import ModuleIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
-from reshape_hooks.adapters.variables import Variables, copies, iterators, refill
+from reshape_hooks.adapters.variables import Variables, copies, refill
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
+
+if TYPE_CHECKING:
+    from reshape_hooks.adapters.script_frames import Kept
 
 STATE = "state.pkl"
 ZIP = b"PK"  # how files of torch.save begin
@@ -101,6 +104,7 @@ class Elastic:
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
         self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
         self._variables = Variables(self._apart, objects=self._objects)
+        self._module_iterators = ModuleIterators()
         self._gradients = Gradients(self._parts)
         self._rebound = Rebound(self._parts)
         self._rebound.look()
@@ -245,6 +249,7 @@ class Elastic:
         """A loop begins: see what holds the parts, and what the script has made beside them."""
         self._rebound.look()
         self._not_given.loop_begins()
+        self._module_iterators.loop_begins()
         self._variables.add_objects(_with_attributes(self._not_given.new_modules()))
 
     def _refuse_iterators(self) -> None:
@@ -325,6 +330,7 @@ class Elastic:
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         self._trained.refuse_later_groups()
         self._not_given.refuse_changed()
+        self._module_iterators.refuse_read()
         return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:
@@ -362,7 +368,7 @@ class Elastic:
         replay.resumed(saved)
 
 
-def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Object]:
+def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Kept]:
     return [one for name, module in modules for one in own_attributes.of_modules(name, module)]
 
 

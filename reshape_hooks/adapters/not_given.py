@@ -12,27 +12,25 @@ them, in each epoch or in each step. Called by `elastic`; the standard library, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters.present_values import ArrayNow, TensorNow, digest_of_array, reference
 from reshape_hooks.adapters.rebound import holds
-from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, is_own
-from reshape_hooks.adapters.variables import MOST_BYTES, PLAIN, is_read
+from reshape_hooks.adapters.script_frames import Frame, is_gone, is_own, scopes
+from reshape_hooks.adapters.variables import PLAIN, is_read
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
-MOST_NUMBERS = 16  # of a tensor that are compared
 DEPTH = 4  # objects within objects of the script
 SUMS = "_defaults"  # by which torchmetrics declares what a metric sums up
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Key
+    from reshape_hooks.adapters.script_frames import Key, Scope
 
     State = dict[str, Any]  # numbers, and where tensors are and which version of them, by their names
 
@@ -45,9 +43,9 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Says where the script holds an object: in a variable of a function. `name`: with its attributes and items."""
+    """Says where the script holds an object: in a variable. `name`: with its attributes and items."""
 
-    function: Key
+    scope: Key
     variable: str
     name: str
 
@@ -103,14 +101,14 @@ class NotGiven:
         """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
         things = list(self._things())
         self._prepared = Seen({}, {})
-        self._before = {id(thing): _reference(thing) for _, _, thing in things}
-        self._stays = {place: _reference(thing) for place, frame, thing in things if _is_read(frame, place)}
+        self._before = {id(thing): reference(thing) for _, _, thing in things}
+        self._stays = {place: reference(thing) for place, scope, thing in things if _is_read(scope, place)}
 
     def refuse_changed(self) -> None:
         """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
         kept = _addresses(self._parts)
         given = {id(part) for part in self._parts} | _identities_within(self._parts)
-        for place, frame, thing in self._things():
+        for place, scope, thing in self._things():
             if not (id(thing) in given or self._is_kept(thing, kept)):
                 why = "changes during training, and a restart would reset it: give it to Elastic, too"
             elif self._is_another(place, thing):
@@ -119,7 +117,7 @@ class NotGiven:
                 )
             else:
                 continue
-            if _is_read(frame, place):
+            if _is_read(scope, place):
                 raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
 
     def _is_kept(self, thing: Any, kept: set[int]) -> bool:
@@ -137,41 +135,34 @@ class NotGiven:
         kept = _addresses(self._parts)
         known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
         return Seen(
-            {place: _reference(thing) for place, thing in there.items()},
-            {key: Found(_reference(thing), _state_of(thing, kept)) for key, thing in known.items()},
+            {place: reference(thing) for place, thing in there.items()},
+            {key: Found(reference(thing), _state_of(thing, kept)) for key, thing in known.items()},
         )
 
     def _places(self) -> dict[Place, Any]:
         return {place: thing for place, _, thing in self._things()}
 
-    def _things(self) -> Iterator[tuple[Place, Frame, Any]]:
+    def _things(self) -> Iterator[tuple[Place, Scope, Any]]:
         """Yield the objects with a state, and where they are."""
-        for frame in frames():
-            for name, value in list(frame.variables.items()):
+        for scope in scopes():
+            for name, value in list(scope.variables.items()):
                 for inner, thing in _stateful_within(name, value, DEPTH):
-                    yield Place(frame.key, name, inner), frame, thing
+                    yield Place(scope.key, name, inner), scope, thing
 
 
 def _nothing() -> None:
     return None
 
 
-def _is_read(frame: Frame, place: Place) -> bool:
+def _is_read(scope: Scope, place: Place) -> bool:
     """True if the script may read the variable that this is, or is in, before it sets it."""
-    return is_read(frame.frame, place.variable)
+    return not isinstance(scope, Frame) or is_read(scope.frame, place.variable)
 
 
 def _addresses(parts: Iterable[Any]) -> set[int]:
     """Return where the tensors of the parts are: what else holds these has no state of its own in them."""
     leaves = itertools.chain.from_iterable(_leaves_of(part) for part in parts)
     return {leaf.data_ptr() for _, leaf in leaves if hasattr(leaf, "data_ptr")}
-
-
-def _reference(thing: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # its class has slots
-        return lambda: thing
 
 
 def _stands_for(part: Any, thing: Any, now: State) -> bool:
@@ -191,7 +182,7 @@ def _identities_within(parts: Iterable[Any]) -> set[int]:
 
 def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the objects with a state in this value, with their names."""
-    if depth == 0 or type(value) in PLAIN or is_gone(value) or isinstance(value, (type, ModuleType)):
+    if depth == 0 or type(value) in PLAIN or is_gone(value) or issubclass(type(value), (type, ModuleType)):
         return
     held: Iterable[tuple[str, Any]] = ()
     if type(value) is dict:
@@ -222,44 +213,6 @@ def _has_state(value: Any) -> bool:
         return True
     kind = type(value)  # not the object, which may stand for a distant one
     return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
-
-
-class TensorNow:
-    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show.
-
-    A copy of it with the same numbers is equal: some objects give copies as their state.
-    """
-
-    def __init__(self, tensor: Any) -> None:
-        self.address = tensor.data_ptr()
-        self.version = 0 if tensor.is_inference() else tensor._version
-        self.numbers = ""
-        if tensor.is_contiguous():
-            all_of_them = tensor.detach().view(-1)
-            every = -(-len(all_of_them) // MOST_NUMBERS)
-            self.numbers = repr(all_of_them[::every].tolist())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorNow) or self.numbers != other.numbers:
-            return False
-        return self.address != other.address or self.version == other.version
-
-
-class ArrayNow:
-    """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
-
-    def __init__(self, array: Any) -> None:
-        self.there = _reference(array)
-        self.numbers = None
-        if array.nbytes <= MOST_BYTES and not hasattr(array.dtype, "_impl"):  # no key
-            self.numbers = _digest_of_array(sys.modules["numpy"].asarray(array))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ArrayNow):
-            return False
-        there = self.there()
-        same = there is not None and there is other.there()
-        return same or (self.numbers is not None and self.numbers == other.numbers)
 
 
 def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
@@ -311,13 +264,7 @@ def _present_value(leaf: Any) -> Any:
     if jax is not None and isinstance(leaf, jax.Array):
         return ArrayNow(leaf)
     if type(leaf).__name__ == "ndarray":
-        return _digest_of_array(leaf)
+        return digest_of_array(leaf)
     if type(leaf) in PLAIN:
         return leaf
     return leaf.item() if hasattr(leaf, "item") else type(leaf).__qualname__
-
-
-def _digest_of_array(array: Any) -> bytes:
-    """Return a checksum of an array of NumPy, of a large one that of some of its numbers."""
-    every = 1 if array.nbytes <= MOST_BYTES else -(-array.size // MOST_NUMBERS)
-    return hashlib.blake2b(repr(array.flat[::every].tolist()).encode(), digest_size=16).digest()

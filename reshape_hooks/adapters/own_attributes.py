@@ -11,9 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from reshape_hooks.adapters.script_frames import Object, is_own
+from reshape_hooks.adapters.script_frames import Buffers, Object, is_own
+
+if TYPE_CHECKING:
+    from reshape_hooks.adapters.script_frames import Kept
 
 OF_METRICS = ("_update_count", "_computed")  # of a metric of torchmetrics, beside the sums that it declares
 
@@ -31,8 +34,10 @@ def named_in_code(place: str, one: Any, others: Iterable[Any] = ()) -> list[Obje
     return [Object(place, one, _names([one, *others]))] if _is_object(one) else []
 
 
-def of_modules(place: str, root: Any, others: Iterable[Any] = ()) -> list[Object]:
-    """Return the modules within this one, of PyTorch, that have more than tensors: the script's own, and metrics.
+def of_modules(place: str, root: Any, others: Iterable[Any] = ()) -> list[Kept]:
+    """Return what modules within this one, of PyTorch, hold beside their `state_dict`.
+
+    The attributes of the script's own ones and of metrics; buffers that are left out of it.
 
     `others`: objects whose code may name attributes of these modules, such as callbacks.
     """
@@ -41,8 +46,10 @@ def of_modules(place: str, root: Any, others: Iterable[Any] = ()) -> list[Object
     torch: Any = sys.modules["torch"]
     modules = list(root.named_modules())
     own = _names([*(one for _, one in modules), *others]) - set(vars(torch.nn.Module()))
-    found = []
+    found: list[Kept] = []
     for name, one in modules:
+        if one._non_persistent_buffers_set:
+            found.append(Buffers(f"{place} {name}", one))
         if type(one).__module__.startswith("torchmetrics") and hasattr(one, "_defaults"):
             found.append(Object(f"{place} {name}", one, {*one._defaults, *OF_METRICS}))
         elif _is_object(one):

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import Frame, frames, places
+from reshape_hooks.adapters.script_frames import places, scopes
 from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, copies
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Place
+    from reshape_hooks.adapters.script_frames import Place, Scope
 
 
 class Rebound:
@@ -45,10 +45,10 @@ class Rebound:
         for name in given:
             if present[name] is not given[name] and AS_IT_IS in copies(present[name]).values():
                 self._made_again.add(name)
-        for frame in frames():
-            values = list(places(frame))
+        for scope in scopes():
+            values = list(places(scope))
             for name, part in {**self._parts, **self._objects}.items():
-                held = self._held.setdefault((frame.key, name), [])
+                held = self._held.setdefault((scope.key, name), [])
                 held += [place for place, value in values if value is part and place not in held]
 
     def now(self) -> dict[str, dict[Any, Any]]:
@@ -58,7 +58,7 @@ class Rebound:
                 f"{name} is made anew between Elastic, or the beginning of an epoch, and the first batch, where it "
                 "would be made anew after a stop, too: make it before Elastic"
             )
-        there = frames()[::-1]
+        there = scopes()[::-1]
         for name, part in self._objects.items():
             self._refuse_another(name, part, there)
         return {name: self._present(name, there) for name in self._parts}
@@ -70,15 +70,15 @@ class Rebound:
         except plain.CheckpointError:
             return self._parts
 
-    def _values_now(self, name: str, there: list[Frame]) -> dict[Place, Any]:
-        """Return what stands where the innermost of these functions that held this part held it."""
-        frame = next((one for one in there if self._held.get((one.key, name))), None)
-        if frame is None:
+    def _values_now(self, name: str, there: list[Scope]) -> dict[Place, Any]:
+        """Return what stands where the innermost of these functions, else a module, that held this part held it."""
+        scope = next((one for one in there if self._held.get((one.key, name))), None)
+        if scope is None:
             return {}
-        values = {place: _value(frame, place) for place in self._held[frame.key, name]}
+        values = {place: _value(scope, place) for place in self._held[scope.key, name]}
         return {place: value for place, value in values.items() if value is not MISSING}
 
-    def _refuse_another(self, name: str, part: Any, there: list[Frame]) -> None:
+    def _refuse_another(self, name: str, part: Any, there: list[Scope]) -> None:
         values = self._values_now(name, there)
         if any(value is part for value in values.values()):
             return
@@ -90,7 +90,7 @@ class Rebound:
                     "in place"
                 )
 
-    def _present(self, name: str, there: list[Frame]) -> dict[Any, Any]:
+    def _present(self, name: str, there: list[Scope]) -> dict[Any, Any]:
         """Return what stands for this part in the innermost of these functions that held it."""
         part = self._parts[name]
         values = self._values_now(name, there)
@@ -110,8 +110,8 @@ class Rebound:
         return first
 
 
-def _value(frame: Frame, place: Place) -> Any:
-    value = frame.variables.get(place[0], MISSING)
+def _value(scope: Scope, place: Place) -> Any:
+    value = scope.variables.get(place[0], MISSING)
     return value if len(place) == 1 else getattr(value, "__dict__", {}).get(place[1], MISSING)
 
 

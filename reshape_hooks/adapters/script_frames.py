@@ -5,14 +5,16 @@ Used by `variables`, which keeps it, and by what looks for something in it; from
 
 from __future__ import annotations
 
+import collections
 import ctypes
-import os
 import sys
 import weakref
 from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reshape_hooks.adapters.script_modules import Module, modules
 from reshape_hooks.library_code import is_library
 
 if TYPE_CHECKING:
@@ -27,10 +29,12 @@ class Frame(NamedTuple):
     file: str
     variables: Mapping[str, Any]
     frame: FrameType
+    outer: int  # how many functions around it have the same name and file, as where one `fit` calls another
 
     @property
     def key(self) -> Key:
-        return self.name, self.file.rpartition(os.sep)[2]
+        number = f" {self.outer + 1}" if self.outer else ""
+        return self.name + number, Path(self.file).name
 
     def set(self, changed: Mapping[str, Any]) -> None:
         """Give these variables other values."""
@@ -59,16 +63,48 @@ class Object:
         vars(self._owner).update(changed)
 
 
+class Buffers:
+    """The buffers of a module of PyTorch that its `state_dict` leaves out (`persistent=False`)."""
+
+    def __init__(self, place: str, module: Any) -> None:
+        self.name = type(module).__qualname__
+        self.key = f"{place} buffers of {self.name}", ""
+        self._module = module
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the buffers, as they are now."""
+        left_out = self._module._non_persistent_buffers_set
+        return {name: value for name, value in self._module._buffers.items() if name in left_out}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Put others in place of these buffers."""
+        self._module._buffers.update(changed)
+
+
 def frames() -> list[Frame]:
     """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
-    found = []
+    waiting = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not is_library(file, frame.f_globals.get("__name__", "")):
-            found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
+        if not is_library(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
+            waiting.append(frame)
         frame = frame.f_back
-    return found[::-1]
+    found = []
+    outer: collections.Counter[Key] = collections.Counter()
+    for one in reversed(waiting):
+        name = one.f_code.co_name
+        file = one.f_code.co_filename
+        same = name, Path(file).name
+        found.append(Frame(name, file, one.f_locals, one, outer[same]))
+        outer[same] += 1
+    return found
+
+
+def scopes() -> list[Module | Frame]:
+    """Return where the script has variables: its modules, then the functions that wait, the outermost one first."""
+    found = frames()
+    return [*modules({id(frame.variables) for frame in found}), *found]
 
 
 def is_own(kind: type) -> bool:
@@ -86,7 +122,9 @@ def is_gone(value: Any) -> bool:
 
 
 if TYPE_CHECKING:
-    Holder = Frame | Object
+    Scope = Frame | Module
+    Kept = Object | Buffers  # beside the variables of functions and modules
+    Holder = Frame | Module | Kept
 
 
 def places(holder: Holder) -> Iterator[tuple[Place, Any]]:

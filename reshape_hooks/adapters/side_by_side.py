@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from reshape_hooks.adapters.variables import is_ours
+from reshape_hooks.adapters.script_iterators import is_ours
 
 PAIRS = (zip, itertools.zip_longest, map)  # read several iterators in step
 PARTS = (*PAIRS, itertools.islice)  # count by themselves, or read others

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import own_attributes, session
@@ -30,6 +30,9 @@ from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
 from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
+
+if TYPE_CHECKING:
+    from reshape_hooks.adapters.script_frames import Kept
 
 EXTRAS = "reshape.pkl"
 PREFIX = "checkpoint"  # of the folder in which a Trainer saves a step
@@ -390,7 +393,7 @@ def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
     return found
 
 
-def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Object]]:
+def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Kept]]:
     """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
     callbacks = trainer.callback_handler.callbacks
     helpers = [

@@ -2,10 +2,10 @@
 
 Promises: what the loop has changed since it began (numbers, text, small tensors and arrays, lists, dictionaries, random
 generators, objects of the script's own classes made of these) is after a stop as it was before it, also behind the
-loop; an object that other parts of the script hold stays this object. The time that it measures goes on. What the loop
-has not changed is as the script makes it when it is started again: a number of GPUs, a path. Called by `elastic` from
-within its iterators, which the frames of the loop ask for the next batch, and by the adapters; from Python 3.8 on,
-NumPy and PyTorch only where the script imports them.
+loop and in modules that the script imports; an object that other parts of the script hold stays this object. The time
+that it measures goes on. What the loop has not changed is as the script makes it when it is started again: a number of
+GPUs, a path. Called by `elastic` from within its iterators, which the frames of the loop ask for the next batch, and by
+the adapters; from Python 3.8 on, NumPy and PyTorch only where the script imports them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import decimal
 import dis
 import enum
 import fractions
-import functools
-import gc
 import hashlib
 import importlib
 import io
@@ -30,20 +28,21 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, FunctionType, GeneratorType, MemberDescriptorType, ModuleType
+from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
-from reshape_hooks.adapters.script_frames import Frame, Object, frames, is_gone, is_own
+from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
+from reshape_hooks.adapters.script_frames import Frame, Object, is_own, scopes
+from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
 from reshape_hooks.library_code import is_library
 
-MOST_BYTES = 1 << 20  # of one tensor or array, of all arrays of one value of JAX
 MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
 MOST_ITEMS = 100_000  # of one variable with all that is in it
 MOST_LOOKED_AT = 1000  # items of a list that is not kept
-ARRAYS = ("Tensor", "ndarray")
+ARRAYS = ("Tensor", "Parameter", "ndarray")
 FLAT = 10  # numbers and words in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PLAIN = (
@@ -59,11 +58,6 @@ VALUES = (int, float, complex, str, bytes)
 BASES = (collections.OrderedDict, collections.Counter, collections.defaultdict, dict, *ITEMS, *VALUES)
 UNCHANGED = (tuple, frozenset, *VALUES)  # what these hold is given when they are made
 BUFFERS = (array.array, bytearray)
-ITERATORS: tuple[type, ...] = (
-    type(iter([])), type(iter(())), type(iter({})), type(iter("")), type(iter(range(0))), type(iter(set())),
-    enumerate, zip, map, filter, reversed, itertools.cycle, itertools.islice, itertools.chain, itertools.count,
-    GeneratorType,
-)  # fmt: skip
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "STORE_FAST_LOAD_FAST")
 WRITES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_")
 ENDS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "RETURN_", "RAISE_", "RERAISE")
@@ -83,7 +77,7 @@ CLOCKS = "", "clocks"  # in place of a function
 
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Key
+    from reshape_hooks.adapters.script_frames import Holder, Kept, Key
 
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
 
@@ -94,8 +88,8 @@ class Variables:
     `objects`: of the script, of which a library keeps a part; their other attributes are variables, too.
     """
 
-    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Object] = ()) -> None:
-        self._apart = {id(part) for part in parts}
+    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Kept] = ()) -> None:
+        self._apart = {id(one) for part in parts for one in (part, *_parameters_of(part))}
         self._apart_now: set[int] = set()
         self._saved = saved
         self._objects = objects
@@ -108,6 +102,8 @@ class Variables:
         self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
         self._lost: set[tuple[Key, str]] = set()  # where it is another one since
         self._begun = False
+        self._not_imported: dict[Key, Mapping[str, bytes]] = {}  # what was saved of modules that are not there yet
+        later_imports.tell(self.imported)
 
     def begin(self, saved: Saved | None = None) -> None:
         """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called.
@@ -120,23 +116,34 @@ class Variables:
         self.set_to(self._saved if saved is None else saved)
         self._clocks.begin()
 
-    def add_objects(self, objects: Iterable[Object]) -> None:
+    def add_objects(self, objects: Iterable[Kept]) -> None:
         """Keep what these hold, too, from what they are now on."""
         self._objects = [*self._objects, *objects]
         self.look()
 
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
-        for frame in self._holders():
-            variables = frame.variables
-            new = [name for name in variables if (frame.key, name) not in self._first]
-            self._first.update({(frame.key, name): b"" for name in new})  # of what cannot be packed
-            self._places.update({(frame.key, name): id(variables[name]) for name in new})
-            found = self._pickled(frame, new)
-            self._first.update({(frame.key, name): _digest(pickled) for name, pickled in found})
+        for holder in self._holders():
+            self._look_at(holder)
+
+    def _look_at(self, holder: Holder) -> None:
+        variables = holder.variables
+        new = [name for name in variables if (holder.key, name) not in self._first]
+        self._first.update({(holder.key, name): b"" for name in new})  # of what cannot be packed
+        self._places.update({(holder.key, name): id(variables[name]) for name in new})
+        found = self._pickled(holder, new)
+        self._first.update({(holder.key, name): _digest(pickled) for name, pickled in found})
+
+    def imported(self, module: Module) -> None:
+        """A module of the script has been imported: see what its variables are, and set those that were saved."""
+        self._look_at(module)
+        self._set(module, self._not_imported.pop(module.key, {}))
 
     def done(self) -> None:
         """What was saved has been set: from now on variables are those of the loop."""
+        there = {holder.key for holder in self._holders()}
+        left = {key: values for key, values in self._saved if is_of_module(key) and key not in there}
+        self._not_imported.update(left)
         self._saved = ()
 
     def leave(self, apart: Iterable[Any]) -> None:
@@ -151,30 +158,66 @@ class Variables:
 
     def changed(self) -> Saved:
         """Return the same without the time that the script measures, also before a loop has begun."""
-        found: list[tuple[Key, Mapping[str, bytes]]] = []
-        for frame in self._holders():
-            changed, left = {}, dict(frame.variables)
-            for name, pickled in self._pickled(frame, frame.variables):
+        found: list[tuple[Key, Mapping[str, bytes]]] = list(self._not_imported.items())
+        for holder in self._holders():
+            changed: dict[str, bytes] = {}
+            left = dict(holder.variables)
+            for name, pickled in self._pickled(holder, holder.variables):
                 left.pop(name, None)
-                at = frame.key, name
+                at = holder.key, name
                 if at in self._carried or self._first.get(at) != _digest(pickled):
-                    self._carried.add(at)
                     changed[name] = pickled
-            found.append((frame.key, changed))
-            if not isinstance(frame, Frame):
-                self._name(frame, left)
-            for at in [at for at in self._lost - self._said if at[0] == frame.key]:
-                if not isinstance(frame, Frame) or is_read(frame.frame, at[1]):
-                    self._said.add(at)
-                    why = "because it holds too much, or what cannot be kept"
-                    plain.warn(f"reshape: after a stop {at[1]} of {frame.name} begins anew, {why}")
+            if isinstance(holder, Module) and changed and (made := self._made(holder, left, changed)):
+                self._leave_alone(holder, changed, made)
+                continue
+            self._carried.update((holder.key, name) for name in changed)
+            found.append((holder.key, changed))
+            if isinstance(holder, Object):
+                self._name(holder, left)
+            self._name_lost(holder)
         return found
+
+    def _made(self, module: Module, left: Iterable[str], changed: Mapping[str, bytes]) -> str:
+        """Return the name of a variable that holds what the module has made since, and a new start cannot set again.
+
+        A pool, a connection, a writer. Other variables may say that it is there, as `ready = True` does.
+        """
+        new = [
+            name
+            for name in (*left, *changed)
+            if self._places.get((module.key, name)) != id(module.variables[name]) and not name.startswith("__")
+        ]
+        for name in new:
+            value = module.variables[name]
+            if name in changed:
+                if not _is_whole(pickle.loads(changed[name])):
+                    return name
+            elif not (_collects(value) or _is_definition(value) or id(value) in self._apart | self._apart_now):
+                return name
+        return ""
+
+    def _leave_alone(self, module: Module, changed: Iterable[str], made: str) -> None:
+        new = [name for name in changed if (module.key, name) not in self._said]
+        if new:
+            self._said.update((module.key, name) for name in new)
+            plain.warn(
+                f"reshape: after a stop {', '.join(new)} of the module {module.name} begin anew, because a new start "
+                f"has no {made} there, which cannot be kept: give what changes to Elastic"
+            )
+
+    def _name_lost(self, holder: Holder) -> None:
+        """Say once which variables that the script goes on to use have changed and are not kept."""
+        for at in [at for at in self._lost - self._said if at[0] == holder.key]:
+            if not isinstance(holder, Frame) or is_read(holder.frame, at[1]):
+                self._said.add(at)
+                why = "because it holds too much, or what cannot be kept"
+                plain.warn(f"reshape: after a stop {at[1]} of {holder.name} begins anew, {why}")
 
     def set_to(self, saved: Saved) -> None:
         """Let variables be what they were when this was returned by `state` or `changed`."""
         values = dict(saved)
-        for frame in self._holders():
-            self._set(frame, values.get(frame.key, {}))
+        for holder in self._holders():
+            self._set(holder, values.get(holder.key, {}))
 
     def _name(self, of: Object, left: Mapping[str, Any]) -> None:
         """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""
@@ -190,26 +233,38 @@ class Variables:
                 f"reshape: after a stop {name} of {of.name} begins anew, because a {kind} like it cannot be kept"
             )
 
-    def _holders(self) -> list[Frame | Object]:
-        return [*frames(), *self._objects]
+    def _holders(self) -> list[Holder]:
+        return [*scopes(), *self._objects]
 
-    def _pickled(self, frame: Frame | Object, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        variables, beside = frame.variables, not isinstance(frame, Frame)
+    def _pickled(self, holder: Holder, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        variables = holder.variables
+        beside = isinstance(holder, Object)
         for name in list(names):
             if name.startswith("__"):
                 continue
+            at = holder.key, name
             packing = Packing(self._apart | self._apart_now, beside)
-            with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
-                packed = pack(variables[name], packing)
-                if packed.kind != AS_IT_IS.kind:
-                    yield name, pickle.dumps(packed)
+            pickled = _pickled_or_left(variables[name], packing)
             found = tuple(_fingerprint(one) for one in packing.left)
-            if self._collected.setdefault((frame.key, name), found) != found:
-                self._lost.add((frame.key, name))
+            if self._collected.setdefault(at, found) != found:
+                self._lost.add(at)
+                if not isinstance(holder, Frame) or is_read(holder.frame, name):
+                    pickled = self._pickled_whole(at, variables[name]) or pickled
+            if pickled:
+                yield name, pickled
 
-    def _set(self, frame: Frame | Object, saved: Mapping[str, bytes]) -> None:
+    def _pickled_whole(self, at: tuple[Key, str], value: Any) -> bytes:
+        """Return a variable that has changed with the large tensors and arrays in it; b"" if that is too much."""
+        packing = Packing(self._apart | self._apart_now, large=True)
+        pickled = _pickled_or_left(value, packing)
+        if not pickled or packing.left:
+            return b""
+        self._lost.discard(at)
+        return pickled
+
+    def _set(self, holder: Holder, saved: Mapping[str, bytes]) -> None:
         changed = {}
-        variables = frame.variables
+        variables = holder.variables
         for name, pickled in saved.items():
             is_there = variables.get(name, MISSING)
             try:
@@ -220,12 +275,56 @@ class Variables:
             if value is not MISSING and value is not is_there:
                 changed[name] = value
         if changed:
-            frame.set(changed)
+            holder.set(changed)
+
+
+def _is_whole(packed: Any) -> bool:
+    """True of what can be made again where nothing is: no part of it is left as the script makes it."""
+    if isinstance(packed, Packed):
+        return packed.kind != AS_IT_IS.kind and (packed.kind == "plain" or _is_whole(packed.value))
+    if isinstance(packed, dict):
+        return all(map(_is_whole, packed.values()))
+    return all(map(_is_whole, packed)) if isinstance(packed, (list, tuple)) else True
+
+
+def _collects(value: Any) -> bool:
+    kind = type(value)
+    return kind in ITEMS or kind in MAPPINGS or _is_array(value)
+
+
+def _is_array(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ in ARRAYS and kind.__module__.partition(".")[0] in ("torch", "numpy")
+
+
+def _is_definition(value: Any) -> bool:
+    return issubclass(type(value), (type, ModuleType, FunctionType))
+
+
+def _parameters_of(part: Any) -> Iterator[Any]:
+    """Yield the parameters of a module of PyTorch: a list of them, or one, is no variable of its own."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(part, torch.nn.Module):
+        yield from part.parameters()
+
+
+def _pickled_or_left(value: Any, packing: Packing) -> bytes:
+    """Return a variable as it can be set again, b"" for what is not kept. What is left out is `left` in the packing."""
+    try:
+        packed = pack(value, packing)
+        return b"" if packed.kind == AS_IT_IS.kind else pickle.dumps(packed)
+    except Exception:  # it holds too much, or the script's own objects raise when they are looked at
+        return b""
 
 
 def _fingerprint(value: Any) -> tuple[Any, ...]:
-    """Return what is another one once a list has other items, or a variable another array."""
-    if type(value).__name__ in ARRAYS:
+    """Return what is another one once a list has other items, or a tensor or an array other numbers."""
+    if _is_array(value):
+        try:
+            return id(value), digest_of_array(value) if type(value).__name__ == "ndarray" else TensorNow(value)
+        except Exception:  # a sparse one, or one without numbers
+            return (id(value),)
+    if not _collects(value):  # of JAX: each step makes it anew
         return (id(value),)
     items = value.values() if isinstance(value, dict) else value
     return len(value), *(id(one) for one in itertools.islice(items, MOST_LOOKED_AT))
@@ -238,12 +337,14 @@ def _digest(pickled: bytes) -> bytes:
 class Packing:
     """What is known while a variable is packed: what is kept in another way, and how much may still come.
 
-    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries.
+    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries,
+    `large` tensors and arrays.
     """
 
-    def __init__(self, apart: set[int], beside: bool = False) -> None:
+    def __init__(self, apart: set[int], beside: bool = False, large: bool = False) -> None:
         self.within = set(apart)
         self.beside = beside
+        self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
         self.left: list[Any] = []  # what is not kept, of what scripts collect values in
 
@@ -281,6 +382,8 @@ def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
 def pack(value: Any, packing: Packing) -> Packed:
     """Return a copy that can be pickled; AS_IT_IS for what the script makes itself, as a model or a file."""
     kind = type(value)
+    if issubclass(kind, ModuleType):  # one that waits to be used would load if it were asked for anything
+        return AS_IT_IS
     if kind in PLAIN or isinstance(value, (enum.Enum, pathlib.PurePath)):
         return Packed("plain", value)
     if id(value) in packing.within:  # also within itself
@@ -291,15 +394,14 @@ def pack(value: Any, packing: Packing) -> Packed:
         packed = _pack(value, packing)
     finally:
         packing.within.discard(id(value))
-        collects = kind in ITEMS or kind in MAPPINGS or kind.__name__ in ARRAYS
-        if packed is AS_IT_IS and collects and not _holds_files(value):
+        if packed is AS_IT_IS and _collects(value) and not _holds_files(value):
             packing.left.append(value)
     return packed
 
 
 def _holds_files(value: Any, depth: int = 3) -> bool:
     """True of a list or dictionary with files in it: the script opens them again, and what they hold is kept."""
-    if isinstance(value, io.IOBase) or type(value).__module__ == "_csv":
+    if issubclass(type(value), io.IOBase) or type(value).__module__ == "_csv":
         return True
     if depth == 0 or not (type(value) in ITEMS or type(value) in MAPPINGS):
         return False
@@ -313,7 +415,7 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return _pack_items(value, packing)
     if kind in MAPPINGS:
         return _pack_mapping(value, packing)
-    if (of_jax := _pack_jax(value)) is not None:
+    if (of_jax := _pack_jax(value, packing)) is not None:
         return of_jax
     if _is_named_tuple(value):
         return _pack_named_tuple(value, packing)
@@ -375,7 +477,7 @@ def _pack_buffer(value: Any) -> Packed | None:
 
 def _pack_array(value: Any, packing: Packing) -> Packed | None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    most = MOST_ALL_BYTES if packing.beside else MOST_BYTES
+    most = MOST_ALL_BYTES if packing.large else MOST_BYTES
     if numpy is not None and isinstance(value, numpy.generic):
         return Packed("plain", value)
     if numpy is not None and type(value) is numpy.ndarray:
@@ -385,23 +487,29 @@ def _pack_array(value: Any, packing: Packing) -> Packed | None:
         return Packed("array", value.copy())
     if torch is not None and isinstance(value, (torch.dtype, torch.device, torch.Size)):
         return Packed("plain", value)
-    if torch is not None and type(value) is torch.Tensor:
+    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         size = value.numel() * value.element_size()
         if size > most or value.layout != torch.strided:
             return AS_IT_IS
         packing.take_bytes(size)
-        return Packed("tensor", value.detach().cpu().clone(), value.device.type)
+        copied = value.detach().cpu().clone()
+        if type(value) is torch.nn.Parameter:
+            return Packed("parameter", copied, (value.device.type, value.requires_grad))
+        return Packed("tensor", copied, value.device.type)
     return None
 
 
-def _pack_jax(value: Any) -> Packed | None:
+def _pack_jax(value: Any, packing: Packing) -> Packed | None:
     """Pack an array or a key of JAX, or what holds some and cannot be changed: each step makes it anew."""
     jax = sys.modules.get("jax")
     if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
         return None
     if not any(isinstance(one, jax.Array) for one in jax.tree_util.tree_leaves(value)):
         return None
-    return Packed("of JAX", pytrees.packed(value)) if _jax_bytes(value) <= MOST_BYTES else AS_IT_IS
+    if _jax_bytes(value) > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
+        packing.left.append(value)
+        return AS_IT_IS
+    return Packed("of JAX", pytrees.packed(value))
 
 
 def _jax_bytes(value: Any) -> int:
@@ -424,7 +532,10 @@ def _pack_generator(value: Any) -> Packed | None:
     if type(value) is random.Random:
         return Packed("random.Random", value.getstate())
     if numpy is not None and isinstance(value, numpy.Generator):
-        return Packed("numpy.Generator", value.bit_generator.state, type(value.bit_generator).__name__)
+        # With the sequence of seeds from which it spawns others.
+        return Packed("numpy.Generator", value.bit_generator.__getstate__(), type(value.bit_generator).__name__)
+    if numpy is not None and type(value) is numpy.SeedSequence:
+        return Packed("plain", copy.deepcopy(value))
     if numpy is not None and isinstance(value, numpy.RandomState):
         return Packed("numpy.RandomState", value.get_state())
     if torch is not None and isinstance(value, torch.Generator):
@@ -454,7 +565,7 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
 
 def _pack_definition(value: Any, packing: Packing) -> Packed:
     """Return what a function or class of the script keeps from one call to the next; AS_IT_IS where that is nothing."""
-    values = _kept_by_definition(value)
+    values = kept_by_definition(value)
     packed = {name: pack(one, packing) for name, one in values.items()}
     if all(one is AS_IT_IS for one in packed.values()):
         return AS_IT_IS
@@ -462,7 +573,7 @@ def _pack_definition(value: Any, packing: Packing) -> Packed:
     return Packed("definition", packed, (value.__module__, value.__qualname__))
 
 
-def _kept_by_definition(value: Any) -> dict[tuple[str, str], Any]:
+def kept_by_definition(value: Any) -> dict[tuple[str, str], Any]:
     """Return variables of functions around it, attributes, and defaults of arguments; of a class, its attributes."""
     if isinstance(value, type):
         if not is_own(value) or isinstance(value, enum.EnumMeta):
@@ -555,7 +666,7 @@ def _pack_of_library(value: Any) -> Packed:
 
 def lives(value: Any) -> bool:
     """True of a part of the training or of the process, which is kept, or made again, elsewhere."""
-    if isinstance(value, (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
+    if issubclass(type(value), (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
         return True
     return type(value).__module__.partition(".")[0] in FRAMEWORKS
 
@@ -656,11 +767,20 @@ def _unpack_array(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
+def _unpack_parameter(packed: Packed, is_there: Any) -> Any:
+    """Return the parameter, in the one that is there, which its optimizer holds."""
+    import torch
+
+    device, requires_grad = packed.more
+    tensor = _unpack_tensor(Packed("tensor", packed.value, device), is_there)
+    return tensor if tensor is is_there else torch.nn.Parameter(tensor, requires_grad)
+
+
 def _unpack_tensor(packed: Packed, is_there: Any) -> Any:
     import torch
 
     saved = packed.value
-    if type(is_there) is not torch.Tensor:
+    if type(is_there) not in (torch.Tensor, torch.nn.Parameter):
         return saved.to(packed.more) if packed.more != "cuda" or torch.cuda.is_available() else saved
     if (is_there.shape, is_there.dtype) != (saved.shape, saved.dtype) or is_there._base is not None:
         return saved.to(is_there.device)
@@ -683,7 +803,7 @@ def _unpack_numpy_generator(packed: Packed, is_there: Any) -> Any:
     numpy = importlib.import_module("numpy.random")
     alike = isinstance(is_there, numpy.Generator) and type(is_there.bit_generator).__name__ == packed.more
     made = is_there if alike else numpy.Generator(getattr(numpy, packed.more)())
-    made.bit_generator.state = packed.value
+    made.bit_generator.__setstate__(packed.value)
     return made
 
 
@@ -753,7 +873,7 @@ def _unpack_own(packed: Packed, is_there: Any) -> Any:
 def _unpack_definition(packed: Packed, is_there: Any) -> Any:
     if (getattr(is_there, "__module__", ""), getattr(is_there, "__qualname__", "")) != packed.more:
         return is_there
-    old = _kept_by_definition(is_there)
+    old = kept_by_definition(is_there)
     for (place, name), one in packed.value.items():
         value = unpack(one, old.get((place, name), MISSING))  # a default is changed in place
         if value is MISSING or value is old.get((place, name)):
@@ -793,6 +913,7 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "named tuple": _unpack_named_tuple,
     "buffer": _unpack_buffer,
     "array": _unpack_array,
+    "parameter": _unpack_parameter,
     "tensor": _unpack_tensor,
     "of JAX": _unpack_jax,
     "random.Random": _unpack_random,
@@ -806,41 +927,6 @@ UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
     "module": _unpack_module,
     "pickled": _unpack_pickled,
 }
-
-
-def iterators() -> list[str]:
-    """Return the names of iterators and files that the script made and still reads: their place is not found again."""
-    dataloader = sys.modules.get("torch.utils.data.dataloader")
-    kinds = (*ITERATORS, *((dataloader._BaseDataLoaderIter,) if dataloader else ()))
-    found = []
-    for frame in frames():
-        for name, value in list(frame.variables.items()):
-            held = {name: value}
-            if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
-                held.update({f"{name}.{inner}": one for inner, one in vars(value).items()})
-            elif type(value) is FunctionType or issubclass(type(value), type):
-                held.update({f"{name}.{inner}": one for (_, inner), one in _kept_by_definition(value).items()})
-            elif type(value) is functools.partial:
-                held.update({f"{name}.args": one for one in value.args})
-            asked = [one for one in held if _has_place(held[one], kinds)]
-            if asked and is_read(frame.frame, name):
-                found += asked
-    return found
-
-
-def _has_place(value: Any, kinds: tuple[type, ...]) -> bool:
-    """True of an iterator, or a file that is read, unless it goes through one of ours."""
-    if is_gone(value):
-        return False
-    if isinstance(value, io.IOBase):
-        return value is not sys.stdin and not value.closed and value.readable() and not value.writable()
-    return isinstance(value, kinds) and not any(map(is_ours, [value, *gc.get_referents(value)]))
-
-
-def is_ours(value: Any) -> bool:
-    """True of a generator of ours, such as that of a loop."""
-    frame = getattr(value, "gi_frame", None)
-    return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}.")
 
 
 def is_read(frame: FrameType, name: str) -> bool:

@@ -124,6 +124,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "data that are other ones": [
             "unit/hooks/test_keras_fit.py::test_a_checkpoint_of_other_data_is_refused_with_a_sentence"
         ],
+        "what a function changes beside": [f"{FIT_CHANGED} # beside_callbacks"],
         "training outside of `fit`": [f"{FIT_CHANGED} # trained_outside"],
     },
     "pytorch.md": {
@@ -139,7 +140,15 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "`Accelerator()`": [f"{EXACT} # accelerate_loop.py"],
         "gradients of several batches": [f"{EXACT} # torch_accumulation.py"],
         "variables that the loop has changed": [
-            VARIABLES, "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on"
+            VARIABLES,
+            "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on",
+            "unit/hooks/test_large_variables.py::test_arrays_that_the_loop_changes_in_place_go_on",
+            f"{CHANGED} # large tensors and parameters go on",
+        ],
+        "variables of the script's own modules": [
+            "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
+            "unit/hooks/test_script_modules.py::"
+            "test_a_module_that_made_what_cannot_be_kept_is_left_alone_which_is_said_once",
         ],
         "time that the script measures": [
             "unit/hooks/test_elastic.py::test_time_that_a_script_measures_goes_on_without_the_pauses",
@@ -167,6 +176,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
         "an iterator of the script": [ITERATOR],
+        "an iterator in a module": [
+            "unit/hooks/test_script_modules.py::"
+            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped"
+        ],
         "a loop that is read beside": [BESIDE],
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
@@ -187,11 +200,12 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what a thread of the script": [
             "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew"
         ],
-        "a list, dictionary or large": [
+        "a list or dictionary that": [
             "unit/hooks/test_own_attributes.py::"
             "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
         ],
-        "larger tensors": [f"{CHANGED} # a large tensor begins anew", REHEARSED],
+        "more than 256 MiB": ["unit/hooks/test_large_variables.py::test_what_is_too_large_is_said_where_it_changes"],
+        "objects of libraries that have no": [REHEARSED],
     },
     "hugging-face.md": {
         "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],

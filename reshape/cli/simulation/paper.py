@@ -37,7 +37,7 @@ def paper(*, name: str, seeds: int | None, output: str, data: Path | None, plot:
         make_room(plot)
     if name == saving_times.EXPERIMENT:
         return _saving(output, plot)
-    first, found = _found(name, seeds or 20, data)
+    first, found = _found(name, seeds or results.SEEDS, data)
     _draw(name, ExperimentResults(first, found), plot)
     click.echo(to_json(found) if output == "json" else _paper_table(found))
     return _missed(found["paper"])

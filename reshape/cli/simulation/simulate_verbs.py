@@ -106,9 +106,7 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--seeds", type=click.IntRange(1), help="Number of random draws.  [default: 20; of all: those docs/papers.md names]"
-)
+@click.option("--seeds", type=click.IntRange(1), help="Number of random draws.  [default: 20]")
 @_DATA
 @click.option(
     "--plot",

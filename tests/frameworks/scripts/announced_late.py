@@ -4,6 +4,7 @@ import signal
 import sys
 
 import torch
+from asked import reached
 from lightning import Callback, LightningModule, Trainer
 
 
@@ -19,15 +20,21 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-class Unpicklable(Callback):
+class Stopped(Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        reached(batch_idx + 1)
+
+
+class Unpicklable(Stopped):
     def state_dict(self):
         return {"file": open(__file__)}
 
 
-class TakesSignal(Callback):
+class TakesSignal(Stopped):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if batch_idx == 3:
             signal.signal(signal.SIGTERM, lambda *_: print("theirs", flush=True))
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
 
 callback = {"unpicklable": Unpicklable, "handler": TakesSignal}[sys.argv[2]]()

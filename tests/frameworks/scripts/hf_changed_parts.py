@@ -1,10 +1,9 @@
 """A Trainer one of whose callbacks changes, in a later epoch, what is trained or how."""
 
-import os
-import signal
 import sys
 
 import torch
+from asked import reached
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 weights_file, way = sys.argv[1:]
@@ -45,8 +44,7 @@ class Changes(TrainerCallback):
                 parameter.requires_grad = True
             if way == "another group":
                 optimizer.add_param_group({"params": list(model.body.parameters()), "lr": 0.01})
-        if str(state.global_step) == os.environ["STOP_AT"]:
-            os.kill(os.getpid(), signal.SIGTERM)
+        reached(state.global_step)
 
 
 torch.manual_seed(0)

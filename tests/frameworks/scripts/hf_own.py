@@ -2,11 +2,11 @@
 
 import json
 import os
-import signal
 import sys
 import time
 
 import torch
+from asked import reached
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 DAY_S = 86_400.0
@@ -14,12 +14,6 @@ wall_clock = time.time
 days = int(os.environ["RESHAPE_GENERATION"])
 time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
 scores = []
-
-
-def reached(place):
-    """Ask this process to stop, as the shim would, if it is to stop at this step, or as it evaluates."""
-    if str(place) == os.environ["STOP_AT"]:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Rows(torch.utils.data.Dataset):

@@ -7,6 +7,7 @@ import flax.training.train_state
 import jax
 import jax.numpy as jnp
 import optax
+from asked import reached
 
 import reshape_hooks
 
@@ -72,8 +73,9 @@ def of_nnx():
         return loss
 
     state = reshape_hooks.Elastic(model=model, optimizer=optimizer, mean=mean, keys=keys)
-    for _ in state.steps(20):
+    for step_index in state.steps(20):
         mean.update(loss=step(model, optimizer, teacher, jax.random.normal(keys.data(), (16, 8))))
+        reached(step_index + 1)
     print("measured", mean.compute(), model.norm.mean[...].tolist(), model.last.kernel[...].tolist(), flush=True)
 
 
@@ -83,8 +85,9 @@ if sys.argv[2] == "nnx":
 train, step = {"flax": of_flax, "equinox": of_equinox}[sys.argv[2]](jax.random.key(0))
 held = {"train": train, "key": jax.random.key(1), "losses": []}
 state = reshape_hooks.Elastic(held=held)
-for _ in state.steps(20):
+for step_index in state.steps(20):
     held["key"], drawn = jax.random.split(held["key"])
     held["train"], loss = step(held["train"], jax.random.normal(drawn, (16, 8)))
     held["losses"].append(float(loss))
+    reached(step_index + 1)
 print("measured", held["losses"], flush=True)

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import optax
+from asked import reached
 
 import reshape_hooks
 
@@ -20,4 +21,5 @@ for epoch in state.epochs(5):
         average = 0.9 * average + 0.1 * kept["params"].sum()
         best = average if best is None else jnp.maximum(best, average)
         rows.append([epoch, row.tolist(), float(jax.random.uniform(of_epoch))])
+        reached(len(rows))
 print("measured", rows, kept["params"].tolist(), float(average), float(best), jax.random.bits(key), noise, flush=True)

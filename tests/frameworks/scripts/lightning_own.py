@@ -2,12 +2,12 @@
 
 import json
 import os
-import signal
 import sys
 import time
 
 import torch
 import torchmetrics
+from asked import reached
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.swa_utils import AveragedModel
@@ -16,12 +16,6 @@ DAY_S = 86_400.0
 wall_clock = time.time
 days = int(os.environ["RESHAPE_GENERATION"])
 time.time = lambda: wall_clock() + days * DAY_S  # it is a day later at each start
-
-
-def reached(place):
-    """Ask this process to stop, as the shim would, if it is to stop at this step, or as it evaluates."""
-    if str(place) == os.environ["STOP_AT"]:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Rows(LightningDataModule):

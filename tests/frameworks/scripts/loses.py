@@ -5,7 +5,7 @@ import time
 
 import reshape_hooks
 
-LARGE = 1 << 19  # numbers: more than what is kept of a variable
+LARGE = (1 << 26) + 1  # numbers of four bytes: more than what is kept of a variable
 state = reshape_hooks.Elastic(seen={})
 if sys.argv[1] == "torch":
     import torch

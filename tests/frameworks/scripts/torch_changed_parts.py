@@ -1,10 +1,9 @@
 """A loop that changes what is trained and by what, from its third epoch on, in one of the ways that scripts do."""
 
-import os
-import signal
 import sys
 
 import torch
+from asked import reached
 
 import reshape_hooks
 
@@ -72,8 +71,7 @@ for epoch in state.epochs(4):
         if epoch == 2 and way == "one that was not given":
             beside.weight.data -= loss.item() * beside.weight
         steps += 1
-        if str(steps) == os.environ["STOP_AT"]:
-            os.kill(os.getpid(), signal.SIGTERM)
+        reached(steps)
     scheduler.step()
 print("measured", loss.item(), flush=True)
 torch.save(

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from asked import reached
 from torch import distributed, multiprocessing
 
 import reshape_hooks
@@ -19,8 +20,8 @@ def train(rank, size, meet):
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
-        if rank == 0 and str(step + 1) == os.environ["STOP_AT"]:
-            os.kill(os.getpid(), 15)  # as the shim asks the one that has announced itself
+        if rank == 0:  # which has announced itself
+            reached(step + 1)
     if rank == 0:
         print("measured", sum(float(one.sum()) for one in model.parameters()), flush=True)
     distributed.destroy_process_group()

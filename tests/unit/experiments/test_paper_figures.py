@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_hex
 
 from experiments import report
 from experiments.figures import paper_figures
-from experiments.figures.chart import Chart, ChartPanel
+from experiments.figures.chart import POLICIES, Chart, ChartPanel
 from experiments.figures.results import ExperimentResults
 from experiments.papers.claims import CLAIMS
 from experiments.run import compare
 from experiments.workloads import NAMES, build, saving_times
 from reshape.cli import main
 from reshape.cli.simulation import paper_plots
-from reshape.output import plots
+from reshape.output import charts, plots
 
 SLOW = {
     "elastic-w2", "elastic-w3", "elastic-w4", "deadline-gang", "deadline-binpack", "deadline-task-topology",
@@ -42,7 +44,7 @@ def results_of(experiment: str, seeds: int = 1, policies: tuple[str, ...] = ()) 
     return ExperimentResults(first, report.summary(first[0].workload, [run.row for run in runs]))
 
 
-def built(file: str, results: ExperimentResults) -> Chart:
+def built(file: str, results: Any) -> Chart:
     figure = next(f for f in paper_figures.FIGURES if f.file == file)
     assert figure.build is not None
     return figure.build(results)
@@ -108,7 +110,7 @@ def test_completion_times_stand_beside_the_published_ones() -> None:
     assert [bars.paper for bars in jobs.bars] == [{"job-17": 348.7}, {"job-17": 217.6}]
     assert means.bars[0].paper == {"mean completion time": 275.2, "makespan": 1260.0}
     assert means.bars[1].paper["makespan"] == pytest.approx(1190, abs=1)
-    assert "in the paper 11, the best by 37.6%" in chart.notes[0]
+    assert "In the paper 11 jobs end earlier, the best by 37.6%, on average by 26.7%" in chart.notes[1]
 
 
 def test_what_is_drawn_of_several_seeds_says_so() -> None:
@@ -144,11 +146,53 @@ def test_saving_and_resuming_is_shown_by_progress_and_by_model() -> None:
     by_progress, by_model = (
         figure.build([row, gru]) for figure in paper_figures.of(saving_times.EXPERIMENT) if figure.build
     )
-    assert [bars.values for bars in by_progress.panels[0].bars] == [{"10%": 4.0, "30%": 5.0, "70%": 7.0, "90%": 8.0}]
+    (line,) = by_progress.panels[0].lines
+    assert line.points == [(10.0, 4.0), (pytest.approx(30.2), 5.0), (70.0, 7.0), (90.0, 8.0)]
     assert "torch: 6.0 ± 1.8 s" in by_progress.notes
     assert {bars.name: bars.values for bars in by_model.panels[0].bars} == {
         "torch, 30%": {"vae": 5.0}, "torch, 70%": {"vae": 7.0}, "keras, 30%": {"gru": 5.0}, "keras, 70%": {"gru": 7.0}
     }  # fmt: skip
+
+
+def test_every_stop_of_the_recorded_vae_is_drawn_at_its_share_of_the_training() -> None:
+    chart = built("specon-fig-2", saving_times.rows())
+    recorded = {row["framework"]: row["at"] for row in saving_times.rows() if row["model"] == "vae"}
+    for line in chart.panels[0].lines:
+        at = [x for x, _ in line.points]
+        assert at == sorted(at) == pytest.approx([100 * share for share in recorded[line.name]])
+        assert len(at) == 9
+
+
+def test_a_policy_has_one_colour_in_all_figures_also_where_others_are_left_out() -> None:
+    of_w1 = results_of("elastic-w1")
+    charts_of = {"sidecar-fig-4": results_of("case-study"), **dict.fromkeys(("sidecar-fig-8", "sidecar-fig-11"), of_w1)}
+    colours: dict[str, set[Any]] = {}
+    for file, results in charts_of.items():
+        axes = charts.draw(built(file, results)).axes[0]
+        for bars in axes.containers:
+            if bars.get_label() in POLICIES:
+                colours.setdefault(bars.get_label(), set()).add(to_hex(bars.patches[0].get_facecolor()))
+        for line in axes.lines:
+            if line.get_label() in POLICIES:
+                colours.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+    assert set(colours) == set(POLICIES)
+    assert all(len(its) == 1 for its in colours.values()), colours
+    assert len(set.union(*colours.values())) == len(POLICIES), "and each its own"
+
+
+def test_the_speeds_of_figure_2_are_those_that_w1_runs_on() -> None:
+    *_, of_one = built("sidecar-fig-2", results_of("elastic-w1")).panels
+    *lines, marks = of_one.lines
+    assert marks.published and dict(marks.points) == {1.0: 1.0, 2.0: 1.7, 4.0: 2.4}
+    assert [dict(line.points)[4.0] for line in lines] == pytest.approx([2.4] * len(lines))
+    assert len({round(dict(line.points)[8.0], 2) for line in lines}) == len(lines) == 3, "on 8 by batch"
+
+
+def test_means_of_the_jobs_that_gain_and_lose_stand_below_the_bars() -> None:
+    notes = built("specon-fig-6", results_of("specon-random-20")).notes
+    assert re.search(r"^specon beside ds: \d+ jobs end earlier, the best by [\d.]+%, on average by [\d.]+%", notes[0])
+    printed = "the best by 31.6%, on average by 165.7 s; those that end later on average by 110.8 s."
+    assert notes[1] == f"In the paper 15 jobs end earlier, {printed}"
 
 
 def test_the_command_writes_svg_and_png_under_the_papers_number(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.papers import causes, page, reasons, results, verdicts
+from experiments.papers import causes, claims, page, reasons, results, verdicts
 from experiments.papers.claims import CLAIMS
 from experiments.published_figures import FIGURES, PublishedFigure, published
+from experiments.run import compare
+from experiments.workloads import build
 from tests.unit.experiments.simulated_runs import simulate
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +46,80 @@ def test_of_an_amount_the_nearest_multiple_is_named(paper, ours, words):
 
 def test_the_worst_job_loses_a_multiple():
     assert verdicts.of(FIGURE, -0.48, 5) == "same sign, 44 times the loss"
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "words"),
+    [(0.975, 1.0, "no gain"), (None, 1.0, "does not fall"), (0.975, 1.01, "misses its claim")],
+)
+def test_a_limit_that_only_does_no_harm_is_not_called_the_papers_gain(paper, ours, words):
+    figure = PublishedFigure("flowcon", "makespan_ratio", paper, "na", at_most=1.005, places=3, seeds=20)
+    assert verdicts.of(figure, ours, 20) == words
+
+
+def test_the_row_of_figure_2_is_read_off_what_w1_runs_on(monkeypatch):
+    row = next(claim for claim in CLAIMS if (claim.paper, claim.where) == (claims.SIDECAR, "Figure 2"))
+    assert (row.figure, row.simulated, row.verdict) == ("1 / 1.7 / 2.4", "1 / 1.7 / 2.4 / 1.91 to 2.5", "the same")
+    monkeypatch.setattr(claims, "build", lambda name, seed: build(f"{name}-measured", seed))
+    measured = claims.figure_2()
+    assert measured.simulated == "1 / 1.73 to 1.87 / 2.67 to 3.36 / 3.11 to 5.63"
+    assert measured.verdict == "the same / near / 1.5 times it"
+
+
+def test_averages_of_table_viii_are_those_of_w1_to_w4():
+    def of(name, termination, ours):
+        rows = {"termination": termination, "sidecar-printed": ours}
+        figures = [{"policy": p, "measure": "overhead_share", "against": None, "ours": s} for p, s in rows.items()]
+        return {f"elastic-w{name}": {"seeds": 20, "figures": figures}}
+
+    simulated = of(1, 0.2, 0.1) | of(2, 0.3, 0.06) | of(3, 0.27, 0.08) | of(4, 0.31, 0.08)
+    row = claims.overheads(simulated, of(1, 0.2, 0.1))
+    assert (row.figure, row.simulated, row.verdict) == ("26.7 / 7.9 %", "27 / 8 %", "the same / the same")
+    assert row.live == "-", "of one of the four no average is known"
+
+
+def test_what_stands_open_in_the_texts_is_said_to_be_open():
+    left = " ".join(claim.what for claim in CLAIMS if claim.verdict == claims.OPEN)
+    assert all(words in left for words in ("stragglers", "parameter servers", "block I/O"))
+    assert all(claim.reason != "-" for claim in CLAIMS if claim.verdict == claims.OPEN)
+
+
+def _seconds(workload):
+    profiles = workload.policy_setups[-1].profiles
+    return {(kind, gpu, n): s.seconds for (kind, gpu), of in profiles.speeds.items() for n, s in of.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("w1-8-as-2", {8}), ("w1-8-as-4", {8}), ("w1-by-batch", {2, 4, 8}), ("w1-measured", {2, 4, 8}),
+     ("w1-table-iv", {1, 2, 4, 8}), ("w1-smallest-first", set()), ("w1-blind", set()), ("w2-measured-blind", set())],
+)  # fmt: skip
+def test_a_cause_changes_speeds_only_where_it_says_so(name, counts):
+    cause = next(cause for cause in causes.CAUSES if cause.name == name)
+    before, after = build(cause.experiment, 1), cause.draw(1)
+    was, now = _seconds(before), _seconds(after)
+    assert {key[2] for key in was if now[key] != was[key]} == counts
+    assert not [key for key in was if key[0] == "6" and now[key] != was[key]], "type 6 is no ResNet on ImageNet"
+    if name != "w1-table-iv":
+        assert after.jobs == before.jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("w1-smallest-first", "default"),
+        ("w1-in-order", "default"),
+        ("w1-blind", "termination"),
+        ("w2-blind", "termination"),
+    ],
+)
+def test_a_cause_of_one_policy_leaves_the_others_as_they_are(name, policy):
+    cause = next(cause for cause in causes.CAUSES if cause.name == name)
+    rows = [
+        {run.policy: run.row for run in compare(workload, ("default", "termination"), bounded=False)}
+        for workload in (build(cause.experiment, 1), cause.draw(1))
+    ]
+    assert {p for p in rows[0] if rows[0][p] != rows[1][p]} == {policy}
 
 
 def test_every_row_has_a_verdict_and_where_it_misses_a_reason():

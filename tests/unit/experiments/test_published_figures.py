@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from experiments import report
-from experiments.published_figures import FIGURES, PublishedFigure, compare, published
-from experiments.workloads import NAMES, build, is_drawn
+from experiments.published_figures import FIGURES, PublishedFigure, compare, original, published
+from experiments.workloads import NAMES, build, is_drawn, printed_speeds
+from experiments.workloads.sidecar_workloads import JOB_SETS, batch_of
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import NoWorkload
 from tests.unit.experiments.simulated_runs import runs, simulate
@@ -118,11 +119,46 @@ def test_overheads_and_waiting_jobs_have_the_papers_order_on_workload_s(workload
 # ---- W1 to W4
 
 
-@pytest.mark.parametrize(("name", "jobs", "gpu_types"), [
-    ("elastic-w1", 40, ["V100", "P100"]), ("elastic-w2", 20, ["V100", "P100"]), ("elastic-w3", 40, ["V100", "K80"]),
-])  # fmt: skip
-def test_w1_to_w3_have_the_speeds_that_are_shipped(name, jobs, gpu_types):
+W1_TO_W3 = pytest.mark.parametrize(
+    ("name", "jobs", "gpu_types"),
+    [
+        ("elastic-w1", 40, ["V100", "P100"]),
+        ("elastic-w2", 20, ["V100", "P100"]),
+        ("elastic-w3", 40, ["V100", "K80"]),
+    ],
+)
+
+
+@W1_TO_W3
+def test_w1_to_w3_have_the_multiples_of_figure_2_and_on_8_gpus_those_of_the_rule(name, jobs, gpu_types):
     workload = build(name, 0)
+    assert (len(workload.jobs), [n.gpu_type for n in workload.nodes]) == (jobs, gpu_types)
+    profiles = workload.policy_setups[0].profiles
+    types = JOB_SETS["two" if name == "elastic-w3" else "one"]
+    for job in workload.jobs:
+        for gpu_type in gpu_types:
+            seconds = {n: profiles.speed(job.type, gpu_type, n).seconds for n in job.optional}
+            if job.type == "6":  # no ResNet on ImageNet
+                continue
+            batch = batch_of(types[int(job.type)])
+            wanted = {1: 1.0, 2: 1.7, 4: 2.4, 8: printed_speeds.speed_up(8, batch)}
+            assert {n: seconds[1] / s for n, s in seconds.items()} == pytest.approx(wanted)
+    assert any("Figure 2" in text and "on 8, which is not printed" in text for text in workload.fitted)
+
+
+@pytest.mark.parametrize("name", ["elastic-w1", "elastic-w2", "elastic-w3", "elastic-w4"])
+def test_on_measured_speeds_there_are_the_same_jobs_with_the_same_speeds_on_one_gpu(name):
+    printed, measured = (build(n, 3) for n in (name, f"{name}-measured"))
+    assert measured.name == f"{name}-measured"
+    assert measured.jobs == printed.jobs
+    one, other = (workload.policy_setups[0].profiles.speeds for workload in (printed, measured))
+    assert {key: of[1].seconds for key, of in one.items()} == {key: of[1].seconds for key, of in other.items()}
+    assert all(one[key][4].seconds > other[key][4].seconds for key in one if key[0] != "6")
+
+
+@W1_TO_W3
+def test_w1_to_w3_on_measured_speeds_have_those_that_are_shipped(name, jobs, gpu_types):
+    workload = build(f"{name}-measured", 0)
     assert (len(workload.jobs), [n.gpu_type for n in workload.nodes]) == (jobs, gpu_types)
     profiles = workload.policy_setups[0].profiles
     for job in workload.jobs:
@@ -153,8 +189,8 @@ def test_a_name_that_nobody_knows_is_answered_with_those_that_are_known():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["elastic-w1", "elastic-w2"])
-def test_on_measured_speeds_the_sidecar_wins_as_a_trend(name):
+@pytest.mark.parametrize("name", ["elastic-w1", "elastic-w2", "elastic-w1-measured", "elastic-w2-measured"])
+def test_on_printed_and_on_measured_speeds_the_sidecar_wins_as_a_trend(name):
     summary = simulate(name, 3)
     ratios = {c["against"]: c for c in summary["comparisons"] if c["policy"] == "sidecar"}
     for against in ("default", "termination"):
@@ -257,7 +293,7 @@ def test_of_a_trend_only_the_sign_is_claimed():
 
 
 def test_every_published_figure_names_a_workload_and_a_column_that_exist():
-    assert set(FIGURES) == {name for name in NAMES if "-fitted-" not in name}
+    assert set(FIGURES) == {original(name) for name in NAMES}
     assert all(published(name) for name in NAMES)
     compared = {"makespan_ratio", "mean_jct_ratio"}
     for figures in FIGURES.values():

@@ -49,9 +49,17 @@ def test_jobs_on_cpu_are_compared_one_by_one_with_what_the_first_policy_made_of_
     row = rows["one by one"]
     assert (row["jobs_faster"], row["jobs_slower"]) == (2, 0)
     assert (row["best"], row["worst"]) == (pytest.approx(2 / 3), pytest.approx(0.0))
+    assert (row["mean_faster"], row["mean_faster_s"]) == (pytest.approx((2 / 3 + 1 / 3) / 2), pytest.approx(15.0))
+    assert (row["mean_slower"], row["mean_slower_s"]) == (0.0, 0.0), "none ends later"
     assert row["mean_gain"] == pytest.approx(0.3)
     assert row["mean_jct_by_kind_s"] == {"a": pytest.approx(10.0), "b": pytest.approx(30.0)}
     assert "jobs_faster" not in rows["together"]
+
+
+def test_what_jobs_lose_on_average_is_negative_and_of_those_that_lose_only():
+    found = report.gains({"a": 100.0, "b": 100.0, "c": 100.0}, {"a": 80.0, "b": 110.0, "c": 130.0})
+    assert (found["mean_faster"], found["mean_slower"]) == (pytest.approx(0.2), pytest.approx(-0.2))
+    assert (found["mean_faster_s"], found["mean_slower_s"]) == (pytest.approx(20.0), pytest.approx(-20.0))
 
 
 def test_bounds_hold_for_jobs_on_cpu_too():

@@ -72,10 +72,19 @@ def trained_outside(folder):
     return {"before": before, "after": int(model.optimizer.iterations.numpy())}
 
 
+def beside_callbacks(folder):
+    """Collects in a variable of the script, by a function that a callback calls."""
+    ended = []
+    collect = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ended.append(epoch))
+    fits.network().fit(*fits.data(), fits.BATCH, epochs=3, callbacks=[fits.Stop(), collect], verbose=0)
+    return {"epochs": ended}
+
+
 WAYS = {
     drawn_in_a_map: [0, 1, 2],
     other_steps: [0, 0, 2],
     backed_up: [0, 2, 1],
+    beside_callbacks: [0, 1, 2],
     asked_between: None,
     trained_outside: None,
 }

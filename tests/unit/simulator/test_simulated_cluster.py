@@ -271,6 +271,22 @@ def test_g17_default_lets_a_later_job_that_fits_pass_one_that_does_not():
     assert outcome.pending_at_last_arrival == 1
 
 
+@pytest.mark.parametrize(("smallest_first", "next_one"), [(False, "big"), (True, "small")])
+def test_default_starts_jobs_as_they_came_or_small_requests_first(smallest_first, next_one):
+    jobs = [job("first", 0, fixed=4), job("big", 1, fixed=4), job("small", 2, fixed=1)]
+    plan = sidecar_baselines.default(jobs, smallest_first=smallest_first)
+    began = {j.given.id: j.began_s for j in world(*jobs, plan=plan, costs=RELAUNCHED).run().jobs}
+    assert min(("big", "small"), key=began.get) == next_one
+
+
+def test_termination_that_does_not_count_restarts_grows_where_one_takes_more_than_it_gains():
+    plan = partial(sidecar_baselines.termination, sees_restarts=False)
+    outcome = world(job("a"), plan=plan, costs=RELAUNCHED).run()
+    assert [d.num_gpus for _, d in outcome.decisions] == [1, 2, 4]
+    assert outcome.jobs[0].finished_s > world(job("a"), plan=sidecar_baselines.termination, costs=RELAUNCHED).run(
+    ).jobs[0].finished_s  # fmt: skip
+
+
 def test_termination_starts_on_one_gpu_and_grows_step_by_step():
     outcome = world(job("a"), plan=sidecar_baselines.termination, costs=RELAUNCHED).run()
     assert [d.num_gpus for _, d in outcome.decisions] == [1, 2]

@@ -1,0 +1,113 @@
+"""Finds the modules that a script has imported of its own, and tells of those that it imports later.
+
+    import helper
+    for step in state.steps(100):
+        helper.seen += 1  # a variable of the script, too
+
+Promises: a module of a library, or one that loads only when it is used, is never touched. Used by `script_frames` and
+`variables`; from Python 3.8 on, the standard library.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Container, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reshape_hooks.library_code import is_library
+from reshape_hooks.on_import import AdaptingLoader
+
+OURS = Path(__file__).resolve().parents[1]
+
+
+PLACE = "module "  # how the key of a module begins
+
+
+class Module:
+    """A module of the script's own, with its variables, by the name that the script imports it by."""
+
+    def __init__(self, name: str, file: str, variables: dict[str, Any]) -> None:
+        self.name = name
+        self.key = PLACE + name, Path(file).name
+        self.variables: Mapping[str, Any] = variables
+        self._variables = variables
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Give these variables other values."""
+        self._variables.update(changed)
+
+
+def is_of_module(key: tuple[str, str]) -> bool:
+    """True of the key of a module; those of objects name no file."""
+    name, file = key
+    return name.startswith(PLACE) and bool(file)
+
+
+_looked_at: dict[str, tuple[Any, Module | None]] = {}  # by name in sys.modules; None for what is not the script's
+
+
+def modules(running: Container[int]) -> list[Module]:
+    """Return the script's own modules in the order of their import, without those whose variables are `running`.
+
+    `running`: identities of the variables of modules whose code has not ended, which are frames.
+    """
+    found: dict[int, Module] = {}
+    for name in list(sys.modules):
+        there = sys.modules.get(name)
+        if name not in _looked_at or _looked_at[name][0] is not there:
+            _looked_at[name] = there, _own_module(name, there)
+        module = _looked_at[name][1]
+        if module is not None and id(module.variables) not in running:
+            found.setdefault(id(module.variables), module)  # a module may have two names
+    return list(found.values())
+
+
+def _own_module(name: str, module: Any) -> Module | None:
+    if not issubclass(type(module), ModuleType):
+        return None
+    variables = object.__getattribute__(module, "__dict__")  # without loading one that waits to be used
+    file = variables.get("__file__")
+    if not isinstance(file, str) or OURS in Path(file).resolve().parents or is_library(file, name):
+        return None
+    return Module(name, file, variables)
+
+
+class LaterImports:
+    """Finds modules as Python's own finder of files does, and tells of those of the script once their code has run."""
+
+    def __init__(self) -> None:
+        self._told: list[Callable[[], Callable[[Module], None] | None]] = []
+
+    def tell(self, imported: Callable[[Module], None]) -> None:
+        """Call this method with each module from now on, for as long as its object is there."""
+        self._told.append(weakref.WeakMethod(imported))
+        if self not in sys.meta_path and PathFinder in sys.meta_path:
+            # Finders before it find by rules of their own; and one of ours counts how often it is asked.
+            sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module of the script in source code; None for all others."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader or is_library(spec.origin or "", fullname):
+            return None
+        loader: Any = AdaptingLoader(spec.loader, self._has_run)
+        spec.loader = loader
+        return spec
+
+    def _has_run(self, module: ModuleType) -> None:
+        found = _own_module(module.__name__, module)
+        for told in list(self._told):
+            imported = told()
+            if imported is None:
+                self._told.remove(told)
+            elif found is not None:
+                imported(found)
+
+
+later_imports = LaterImports()
