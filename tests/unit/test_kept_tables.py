@@ -145,6 +145,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_large_variables.py::test_arrays_that_the_loop_changes_in_place_go_on",
             f"{CHANGED} # large tensors and parameters go on",
         ],
+        "which of these are one and the same object": [
+            "unit/hooks/test_kept_identities.py::test_what_is_one_object_is_one_after_a_stop"
+        ],
         "variables of the script's own modules": [
             "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
             "unit/hooks/test_script_modules.py::"
