@@ -11,7 +11,7 @@ numbers are one object. Promises: an object that the new start has made stands f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Table:
         self._reserved: dict[int, Ref] = {}
         self._taken: dict[int, Any] = {}
         self._lately: list[Ref] = []
-        self.classes: dict[tuple[str, str], Any] = {}  # that were looked for
-        self.unknown: list[str] = []  # classes that are not there
+        self._classes: dict[tuple[str, str], Any] = {}  # that were looked for
+        self.unknown: list[str] = []  # of these, those that this variable needs and nobody has found
 
     def _ref(self, number: int) -> Ref:
         ref = self._at, number
@@ -107,6 +107,15 @@ class Table:
         self._at = at
         self._lately = []
         self.unknown = []
+
+    def known(self, name: tuple[str, str], find: Callable[[str, str], Any]) -> Any:
+        """Return the class of this module and name, which is looked for once."""
+        if name not in self._classes:
+            self._classes[name] = find(*name)
+        found = self._classes[name]
+        if found is None:
+            self.unknown.append(name[1])
+        return found
 
     def undo(self) -> None:
         """Forget what this variable has made: it cannot be set."""

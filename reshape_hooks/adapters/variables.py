@@ -78,6 +78,7 @@ class Packed(NamedTuple):
 
 
 AS_IT_IS = Packed("as it is", None)  # of the script that has started again
+LOCALS = "<locals>."  # in the names of classes that are defined in a function
 AGAIN = "again"  # an object that has come before, by its number
 OF_NO_IDENTITY = ("plain", "of JAX", "definition", "attributes")  # nothing is changed in them, or they stay as they are
 CLOCKS = "", "clocks"  # in place of a function
@@ -111,6 +112,8 @@ class Variables:
         self._said: set[tuple[Key, str]] = set()
         self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
         self._lost: set[tuple[Key, str]] = set()  # where it is another one since
+        self._unknown: dict[At, list[Any]] = {}  # objects in a variable whose class a new start may not find
+        self._unknown_first: set[int] = set()  # identities of those that were there when the loop began
         self._begun = False
         self._not_imported: dict[Key, Mapping[str, bytes]] = {}  # what was saved of modules that are not there yet
         self._shared_first: dict[Ref, Ref] = {}  # which places had one object when the loop began
@@ -149,6 +152,7 @@ class Variables:
         for name, pickled, objects in self._pickled(holder, new):
             self._first[holder.key, name] = _digest(pickled)
             places.add((holder.key, name), objects)
+            self._unknown_first.update(id(one) for one in self._unknown.pop((holder.key, name), ()))
 
     def imported(self, module: Module) -> None:
         """A module of the script has been imported: see what its variables are, and set those that were saved."""
@@ -245,10 +249,18 @@ class Variables:
     def _name_lost(self, holder: Holder) -> None:
         """Say once which variables that the script goes on to use have changed and are not kept."""
         for at in [at for at in self._lost - self._said if at[0] == holder.key]:
-            if not isinstance(holder, Frame) or is_read(holder.frame, at[1]):
+            if _goes_on(holder, at[1]):
                 self._said.add(at)
                 why = "because it holds too much, or what cannot be kept"
                 plain.warn(f"reshape: after a stop {at[1]} of {holder.name} begins anew, {why}")
+        for at in [at for at in self._unknown.keys() - self._said if at[0] == holder.key]:
+            new = [type(one).__qualname__ for one in self._unknown[at] if id(one) not in self._unknown_first]
+            if new and _goes_on(holder, at[1]):
+                self._said.add(at)
+                plain.warn(
+                    f"reshape: after a stop {at[1]} of {holder.name} begins anew, because a new start does not find "
+                    f"the class {new[0]}: define it outside of that function"
+                )
 
     def set_to(self, saved: Saved) -> None:
         """Let variables be what they were when this was returned by `state` or `changed`."""
@@ -299,10 +311,12 @@ class Variables:
             at = holder.key, name
             packing = Packing(self._apart | self._apart_now, beside)
             pickled, objects = _pickled_or_left(variables[name], packing)
+            if packing.unknown:
+                self._unknown[at] = packing.unknown
             found = tuple(_fingerprint(one) for one in packing.left)
             if self._collected.setdefault(at, found) != found:
                 self._lost.add(at)
-                if not isinstance(holder, Frame) or is_read(holder.frame, name):
+                if _goes_on(holder, name):
                     pickled, objects = self._pickled_whole(at, variables[name]) or (pickled, objects)
             if pickled:
                 yield name, pickled, objects
@@ -327,6 +341,11 @@ class Variables:
                 table.undo()
                 plain.warn(f"reshape: the variable {name} begins anew, because it cannot be set again: {fault}")
                 continue
+            if value is MISSING:
+                table.undo()
+            if (value is MISSING or table.unknown) and _goes_on(holder, name):
+                why = f"class {table.unknown[0]} that it held" if table.unknown else "object that it held"
+                plain.warn(f"reshape: the variable {name} begins anew, because a new start does not find the {why}")
             if value is not MISSING and value is not is_there:
                 changed.setdefault(id(holder), (holder, {}))[1][name] = value
         for holder, values in changed.values():
@@ -385,6 +404,11 @@ def _shared_of(saved: Saved) -> dict[str, Any]:
     pickled = dict(saved).get(SHARED)
     found: dict[str, Any] = pickle.loads(pickled[""]) if pickled else {"groups": [], "held": set(), "unchanged": {}}
     return found
+
+
+def _goes_on(holder: Holder, name: str) -> bool:
+    """True if the script may still use what this variable holds now."""
+    return not isinstance(holder, Frame) or is_read(holder.frame, name)
 
 
 def _is_whole(packed: Any) -> bool:
@@ -459,10 +483,19 @@ class Packing:
         self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
         self.left: list[Any] = []  # what is not kept, of what scripts collect values in
+        self.unknown: list[Any] = []  # objects whose class is not found by its name
+        self._known: dict[type, bool] = {}
         self._numbers: dict[int, int] = {}
         self._looked_at: list[Any] = []  # by number; that none takes the identity of one that is gone
         self._asked_again: set[int] = set()
         self.dropped: set[int] = set()  # objects that are not kept
+
+    def knows(self, kind: type) -> bool:
+        """True of a class that is found by its name; each call of a function makes another one of that name."""
+        if kind not in self._known:
+            found = _class(kind.__module__, kind.__qualname__)
+            self._known[kind] = found is kind or (found is not None and LOCALS in kind.__qualname__)
+        return self._known[kind]
 
     def begin(self, value: Any) -> int:
         """Return the number of an object that has not come before, and count it as one that is looked at."""
@@ -493,6 +526,7 @@ class Packing:
         """Return one for another try, which knows what is not kept."""
         found = Packing(self.within | self.dropped, self.beside, self.large)
         found.left = self.left
+        found.unknown = self.unknown
         return found
 
     def needs_another_try(self) -> bool:
@@ -625,19 +659,34 @@ def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
     kind = type(value)
     packing.take(1 + len(value))
     items = [pack(one, packing) for one in value]
-    kept = _class(kind.__module__, kind.__qualname__) is kind and not any(one is AS_IT_IS for one in items)
+    kept = packing.knows(kind) and not any(one is AS_IT_IS for one in items)
     return Packed("named tuple", items, (kind.__module__, kind.__qualname__)) if kept else AS_IT_IS
 
 
 def _class(module: str, name: str) -> Any:
     """Return a class of this name, also one that the script knows by another; None if there is none."""
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
+    path = name
+    if LOCALS in name:
+        function, _, path = name.rpartition(LOCALS)
+        first, _, path = path.partition(".")
+        found = _local_class(module, function + LOCALS + first)
+    for part in filter(None, path.split(".")):
         found = getattr(found, part, None)
     if isinstance(found, type):
         return found
     known = vars(sys.modules[module]).values() if module in sys.modules else ()
     return next((one for one in known if isinstance(one, type) and one.__qualname__ == name), None)
+
+
+def _local_class(module: str, name: str) -> Any:
+    """Return a class that is defined in a function of the script that still runs; None if there is none."""
+    for scope in scopes()[::-1]:
+        for value in list(scope.variables.values()):
+            kind = value if isinstance(value, type) else type(value)  # one that it holds, or of what it holds
+            if (kind.__module__, kind.__qualname__) == (module, name):
+                return kind
+    return None
 
 
 def _pack_mapping(value: Any, packing: Packing) -> Packed:
@@ -736,6 +785,8 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
         return _pack_of_library(value) if packing.beside else AS_IT_IS
     values = _attributes_of(value)
     packing.take(1 + len(values))
+    if not packing.knows(kind):
+        packing.unknown.append(value)
     attributes = {name: pack(one, packing) for name, one in values.items()}
     if base is None:
         return Packed("object", attributes, (kind.__module__, kind.__qualname__))
@@ -914,7 +965,7 @@ def _unpack_items(packed: Packed, is_there: Any, table: Table) -> Any:
 
 def _unpack_named_tuple(packed: Packed, _is_there: Any, table: Table) -> Any:
     items = [unpack(one, MISSING, table) for one in packed.value]
-    kind = _class(*packed.more)
+    kind = table.known(packed.more, _class)
     return MISSING if kind is None or any(one is MISSING for one in items) else kind(*items)
 
 
@@ -1049,7 +1100,7 @@ def _unpack_object(packed: Packed, is_there: Any, table: Table) -> Any:
     made = table.free(packed.number, is_there) if same else MISSING
     is_new = made is MISSING
     if is_new:
-        kind: Any = type(is_there) if same else _class(*packed.more)
+        kind: Any = type(is_there) if same else table.known(packed.more, _class)
         if kind is None:
             return MISSING
         made = kind.__new__(kind)
@@ -1066,7 +1117,7 @@ def _unpack_own(packed: Packed, is_there: Any, table: Table) -> Any:
     """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
     attributes, packed_held = packed.value
     same = _is_of(packed.more, is_there)
-    kind: Any = type(is_there) if same else _class(*packed.more)
+    kind: Any = type(is_there) if same else table.known(packed.more, _class)
     if kind is None:
         return MISSING
     base = _base(kind)

@@ -147,6 +147,48 @@ SCRIPTS = {
 HELPER = "log, best = [], None\n"
 
 
+LOCAL = """
+import collections
+def main():
+    class Stats:
+        class Best:
+            pass
+        def __init__(self):
+            self.n, self.best, self.first = 0, Stats.Best(), Row(1, [])
+    Row = collections.namedtuple("Row", "n seen")
+    Row.__qualname__ = "main.<locals>.Row"
+    stats, found = None, []
+    def train():
+        nonlocal stats
+        for step in state.steps(8):
+            if step % 3 == 0:
+                stats = Stats()
+                found.append(stats)
+            stats.n += 1
+            stats.best.step = step
+            stats.first.seen.append(step)
+            work(step)
+    train()
+    print("end", [(one.n, one.best.step, one.first) for one in found], stats is found[-1], type(stats) is Stats)
+main()
+"""
+OF_A_FUNCTION_THAT_HAS_ENDED = """
+def make():
+    class Meter:
+        def __init__(self): self.n = 0
+    return Meter()
+def main():
+    held, meters = [make()], {}
+    for step in state.steps(8):
+        if step == 1:
+            meters[step] = make()
+        work(step)
+        held[0].n += 1
+    print("end", held[0].n, len(meters))
+main()
+"""
+
+
 def run(
     folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable
 ) -> tuple[list[str], str]:
@@ -197,6 +239,26 @@ def test_it_is_so_in_each_python(tmp_path: Path, script: str, python: str) -> No
 def test_it_is_so_in_an_epoch_that_a_stop_breaks_off(tmp_path: Path, stops: tuple[int, ...]) -> None:
     whole, resumed = without_stops_and_with(tmp_path, IN_EPOCHS, stops)
     assert resumed == whole == ["end [[1, 2, 3], [1, 2, 3], [1, 2, 3]] True", "0"]
+
+
+@pytest.mark.parametrize("python", ["3.8", "3.13", "ours"])
+def test_objects_of_a_class_within_a_function_go_on(tmp_path: Path, python: str) -> None:
+    program = sys.executable if python == "ours" else python_of(python)
+    whole, resumed = without_stops_and_with(tmp_path, LOCAL, (1, 4), program)
+    assert resumed == whole
+    assert whole[0].endswith("True True")
+
+
+def test_those_whose_class_a_new_start_does_not_find_are_named_when_they_are_saved_and_set(tmp_path: Path) -> None:
+    _, errors = run(tmp_path, OF_A_FUNCTION_THAT_HAS_ENDED, 1, 0)
+    assert not errors, "what each start makes itself is filled"
+    stopped, errors = run(tmp_path, OF_A_FUNCTION_THAT_HAS_ENDED, 2, 3)
+    why = "because a new start does not find the class make.<locals>.Meter"
+    assert errors.count(f"reshape: after a stop meters of main begins anew, {why}") == 1
+    assert (stopped[-1], errors.count("\n")) == ("143", 1)
+    resumed, errors = run(tmp_path, OF_A_FUNCTION_THAT_HAS_ENDED, 3)
+    assert resumed[-2] == "end 8 0"
+    assert "reshape: the variable meters begins anew" in errors
 
 
 def test_what_an_older_version_has_saved_is_set_again() -> None:
