@@ -188,6 +188,17 @@ def main():
 main()
 """
 
+SHRINKS = """
+left, taken = set(range(1000)), []
+for step in state.steps(8):
+    picked = random.sample(sorted(left), 120)
+    left.difference_update(picked)
+    taken += picked[:5]
+    work(step)
+print("end", sorted(left), taken)
+print(list(left) == sorted(left))
+"""
+
 
 def run(
     folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable
@@ -259,6 +270,12 @@ def test_those_whose_class_a_new_start_does_not_find_are_named_when_they_are_sav
     resumed, errors = run(tmp_path, OF_A_FUNCTION_THAT_HAS_ENDED, 3)
     assert resumed[-2] == "end 8 0"
     assert "reshape: the variable meters begins anew" in errors
+
+
+def test_a_set_holds_the_same_and_sorted_gives_the_same_order(tmp_path: Path) -> None:
+    whole, resumed = without_stops_and_with(tmp_path, SHRINKS, (2, 6))
+    assert resumed[0] == whole[0]
+    assert (whole[1], resumed[1]) == ("True", "False"), "which order it has itself is not kept"
 
 
 def test_what_an_older_version_has_saved_is_set_again() -> None:
