@@ -2,9 +2,9 @@
 
 Promises: a shim that trains on a GPU holds its lock, and so does each process that its trainer started, until all have
 ended; the kernel lets it go then, whatever died. Files lie where every user may create one and none may remove another
-user's; a link, a pipe or a folder in their place is not followed and not taken for a lock. Locks bind those that ask
-for them: who uses a GPU by hand is seen by NVML (`reshape/services/local_gpus.py`). Standard library, Python 3.8:
-`shim.py` loads it from its folder.
+user's; one that root takes is root's from then on. A link, a pipe or a folder in their place is not followed and not
+taken for a lock. Locks bind those that ask for them: who uses a GPU by hand is seen by NVML
+(`reshape/services/local_gpus.py`). Standard library, Python 3.8: `shim.py` loads it from its folder.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import stat
 
 PLACES = ("/run/lock", "/tmp")  # the first is not swept
 EVERYBODYS = 0o1777
+TRIES = 5  # while somebody removes the file
 
 
 class Unusable(Exception):
@@ -40,6 +41,27 @@ def path_of(gpu_id: str) -> str:
 def take(gpu_id: str) -> "int | None":
     """Return the descriptor that holds this GPU's lock; None while another process holds it. Raises Unusable."""
     path = path_of(gpu_id)
+    for _ in range(TRIES):
+        file = _locked(gpu_id, path)
+        if file is None:
+            return None
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(file), os.lstat(path)):
+                _keep(file)
+                return file
+        os.close(file)  # it was removed before we had it, and another process may lock the one that is there now
+    raise Unusable(f"GPU {gpu_id} cannot be locked: somebody removes {path} again and again; end what does it")
+
+
+def _keep(file: int) -> None:
+    """Let nobody but root remove a file that root holds."""
+    if os.geteuid() == 0 and os.fstat(file).st_uid != 0:
+        with contextlib.suppress(OSError):  # a file system that is not ours, or a user of a container
+            os.fchown(file, 0, 0)
+
+
+def _locked(gpu_id: str, path: str) -> "int | None":
+    """Return the descriptor of the file, locked; None while another process has locked it. Raises Unusable."""
     try:
         file = _opened(path)
     except OSError as fault:

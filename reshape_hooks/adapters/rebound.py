@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import plain
+from reshape_hooks.adapters.identities import MISSING
 from reshape_hooks.adapters.script_frames import places, scopes
-from reshape_hooks.adapters.variables import AS_IT_IS, MISSING, copies
+from reshape_hooks.adapters.variables import AS_IT_IS, copies
 
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Place, Scope

@@ -2,10 +2,11 @@
 
 Promises: what the loop has changed since it began (numbers, text, small tensors and arrays, lists, dictionaries, random
 generators, objects of the script's own classes made of these) is after a stop as it was before it, also behind the
-loop and in modules that the script imports; an object that other parts of the script hold stays this object. The time
-that it measures goes on. What the loop has not changed is as the script makes it when it is started again: a number of
-GPUs, a path. Called by `elastic` from within its iterators, which the frames of the loop ask for the next batch, and by
-the adapters; from Python 3.8 on, NumPy and PyTorch only where the script imports them.
+loop and in modules that the script imports; an object that several of these hold is one object again, and one that
+other parts of the script hold stays this object. The time that it measures goes on. What the loop has not changed is
+as the script makes it when it is started again: a number of GPUs, a path. Called by `elastic` from within its
+iterators, which the frames of the loop ask for the next batch, and by the adapters; from Python 3.8 on, NumPy and
+PyTorch only where the script imports them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
+from reshape_hooks.adapters.identities import MISSING, Places, Table, moved, numbered, shape
 from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
 from reshape_hooks.adapters.script_frames import Frame, Object, is_own, scopes
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
@@ -64,21 +66,30 @@ ENDS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "RETURN_", "RAISE_", "
 
 
 class Packed(NamedTuple):
-    """A value in a form that can be pickled. `kind` names how it is made again."""
+    """A value in a form that can be pickled.
+
+    `kind` names how it is made again. `number`: of the object within a variable, where it has an identity.
+    """
 
     kind: str
     value: Any
     more: Any = None
+    number: int | None = None  # not in checkpoints of older versions
 
 
 AS_IT_IS = Packed("as it is", None)  # of the script that has started again
-MISSING = object()
+LOCALS = "<locals>."  # in the names of classes that are defined in a function
+AGAIN = "again"  # an object that has come before, by its number
+OF_NO_IDENTITY = ("plain", "of JAX", "definition", "attributes")  # nothing is changed in them, or they stay as they are
 CLOCKS = "", "clocks"  # in place of a function
+SHARED = "", "shared"
 
 
 if TYPE_CHECKING:
+    from reshape_hooks.adapters.identities import At, Ref
     from reshape_hooks.adapters.script_frames import Holder, Kept, Key
 
+    Objects = Sequence[tuple[int, Any]]
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
 
 
@@ -101,8 +112,13 @@ class Variables:
         self._said: set[tuple[Key, str]] = set()
         self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
         self._lost: set[tuple[Key, str]] = set()  # where it is another one since
+        self._unknown: dict[At, list[Any]] = {}  # objects in a variable whose class a new start may not find
+        self._unknown_first: set[int] = set()  # identities of those that were there when the loop began
         self._begun = False
         self._not_imported: dict[Key, Mapping[str, bytes]] = {}  # what was saved of modules that are not there yet
+        self._shared_first: dict[Ref, Ref] = {}  # which places had one object when the loop began
+        self._shared_late: dict[At, Objects] = {}  # what modules that are not there yet share
+        self._table = Table()
         later_imports.tell(self.imported)
 
     def begin(self, saved: Saved | None = None) -> None:
@@ -123,27 +139,37 @@ class Variables:
 
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
+        places = Places()
         for holder in self._holders():
-            self._look_at(holder)
+            self._look_at(holder, places)
+        self._shared_first.update(numbered(places.shared()))
 
-    def _look_at(self, holder: Holder) -> None:
+    def _look_at(self, holder: Holder, places: Places) -> None:
         variables = holder.variables
         new = [name for name in variables if (holder.key, name) not in self._first]
         self._first.update({(holder.key, name): b"" for name in new})  # of what cannot be packed
         self._places.update({(holder.key, name): id(variables[name]) for name in new})
-        found = self._pickled(holder, new)
-        self._first.update({(holder.key, name): _digest(pickled) for name, pickled in found})
+        for name, pickled, objects in self._pickled(holder, new):
+            self._first[holder.key, name] = _digest(pickled)
+            places.add((holder.key, name), objects)
+            self._unknown_first.update(id(one) for one in self._unknown.pop((holder.key, name), ()))
 
     def imported(self, module: Module) -> None:
         """A module of the script has been imported: see what its variables are, and set those that were saved."""
-        self._look_at(module)
-        self._set(module, self._not_imported.pop(module.key, {}))
+        self._look_at(module, Places())
+        saved = self._not_imported.pop(module.key, {})
+        self._set([(module, name, pickled) for name, pickled in saved.items()], self._table)
+        self._shared_late = {at: objects for at, objects in self._shared_late.items() if at[0] != module.key}
 
     def done(self) -> None:
         """What was saved has been set: from now on variables are those of the loop."""
         there = {holder.key for holder in self._holders()}
         left = {key: values for key, values in self._saved if is_of_module(key) and key not in there}
         self._not_imported.update(left)
+        groups = _shared_of(self._saved)["groups"]
+        self._shared_late = {(key, name): self._table.reach(groups, (key, name)) for key in left for name in left[key]}
+        if not left:
+            self._table = Table()
         self._saved = ()
 
     def leave(self, apart: Iterable[Any]) -> None:
@@ -159,22 +185,37 @@ class Variables:
     def changed(self) -> Saved:
         """Return the same without the time that the script measures, also before a loop has begun."""
         found: list[tuple[Key, Mapping[str, bytes]]] = list(self._not_imported.items())
-        for holder in self._holders():
-            changed: dict[str, bytes] = {}
-            left = dict(holder.variables)
-            for name, pickled in self._pickled(holder, holder.variables):
-                left.pop(name, None)
-                at = holder.key, name
-                if at in self._carried or self._first.get(at) != _digest(pickled):
-                    changed[name] = pickled
+        shared = Shared(self._shared_first, self._places)
+        for at, objects in self._shared_late.items():
+            shared.add(at, objects, True)
+        holders = self._holders()
+        there = [self._changed_of(holder, shared) for holder in holders]
+        shared.close()
+        for holder, values in zip(holders, there):
+            left = {name: value for name, value in holder.variables.items() if name not in values}
+            names = [name for name in values if (holder.key, name) in shared.changed]
+            again = {name: pickled for name, pickled, _ in self._pickled(holder, [n for n in names if not values[n]])}
+            changed = {name: values[name] or again[name] for name in names if values[name] or name in again}
             if isinstance(holder, Module) and changed and (made := self._made(holder, left, changed)):
                 self._leave_alone(holder, changed, made)
+                shared.leave_out((holder.key, name) for name in changed)
                 continue
             self._carried.update((holder.key, name) for name in changed)
             found.append((holder.key, changed))
             if isinstance(holder, Object):
                 self._name(holder, left)
             self._name_lost(holder)
+        return [(SHARED, {"": pickle.dumps(shared.state())}), *found]
+
+    def _changed_of(self, holder: Holder, shared: Shared) -> dict[str, bytes]:
+        """Return the variables that can be kept, pickled if they have changed, else empty, and add them to `shared`."""
+        found = {}
+        for name, pickled, objects in self._pickled(holder, holder.variables):
+            at = holder.key, name
+            found[name] = b""
+            if at in self._carried or self._first.get(at) != _digest(pickled):
+                found[name] = pickled
+            shared.add(at, objects, bool(found[name]))
         return found
 
     def _made(self, module: Module, left: Iterable[str], changed: Mapping[str, bytes]) -> str:
@@ -208,16 +249,41 @@ class Variables:
     def _name_lost(self, holder: Holder) -> None:
         """Say once which variables that the script goes on to use have changed and are not kept."""
         for at in [at for at in self._lost - self._said if at[0] == holder.key]:
-            if not isinstance(holder, Frame) or is_read(holder.frame, at[1]):
+            if _goes_on(holder, at[1]):
                 self._said.add(at)
                 why = "because it holds too much, or what cannot be kept"
                 plain.warn(f"reshape: after a stop {at[1]} of {holder.name} begins anew, {why}")
+        for at in [at for at in self._unknown.keys() - self._said if at[0] == holder.key]:
+            new = [type(one).__qualname__ for one in self._unknown[at] if id(one) not in self._unknown_first]
+            if new and _goes_on(holder, at[1]):
+                self._said.add(at)
+                plain.warn(
+                    f"reshape: after a stop {at[1]} of {holder.name} begins anew, because a new start does not find "
+                    f"the class {new[0]}: define it outside of that function"
+                )
 
     def set_to(self, saved: Saved) -> None:
         """Let variables be what they were when this was returned by `state` or `changed`."""
         values = dict(saved)
-        for holder in self._holders():
-            self._set(holder, values.get(holder.key, {}))
+        shared = _shared_of(saved)
+        held = set(shared["held"])
+        holders = self._holders()
+        to_set = [(one, name, pickled) for one in holders for name, pickled in values.get(one.key, {}).items()]
+        rebound = {(one.key, name) for one, name, _ in to_set if ((one.key, name), 0) in self._shared_first} - held
+        table = Table(shared["groups"], rebound if SHARED in values else ())
+        for holder in holders:
+            variables = holder.variables
+            for name in list(variables):
+                at = holder.key, name
+                if at in held:
+                    table.reserve(at, variables[name])
+            kept = [name for name in variables if (holder.key, name) in shared["unchanged"]]
+            for name, _, objects in self._pickled(holder, kept):
+                if shape(objects) == shared["unchanged"][holder.key, name]:
+                    table.leave((holder.key, name), objects)
+        self._set(sorted(to_set, key=lambda one: (one[0].key, one[1]) not in held), table)
+        if self._saved:
+            self._table = table
 
     def _name(self, of: Object, left: Mapping[str, Any]) -> None:
         """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""
@@ -236,7 +302,7 @@ class Variables:
     def _holders(self) -> list[Holder]:
         return [*scopes(), *self._objects]
 
-    def _pickled(self, holder: Holder, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def _pickled(self, holder: Holder, names: Iterable[str]) -> Iterator[tuple[str, bytes, Objects]]:
         variables = holder.variables
         beside = isinstance(holder, Object)
         for name in list(names):
@@ -244,38 +310,105 @@ class Variables:
                 continue
             at = holder.key, name
             packing = Packing(self._apart | self._apart_now, beside)
-            pickled = _pickled_or_left(variables[name], packing)
+            pickled, objects = _pickled_or_left(variables[name], packing)
+            if packing.unknown:
+                self._unknown[at] = packing.unknown
             found = tuple(_fingerprint(one) for one in packing.left)
             if self._collected.setdefault(at, found) != found:
                 self._lost.add(at)
-                if not isinstance(holder, Frame) or is_read(holder.frame, name):
-                    pickled = self._pickled_whole(at, variables[name]) or pickled
+                if _goes_on(holder, name):
+                    pickled, objects = self._pickled_whole(at, variables[name]) or (pickled, objects)
             if pickled:
-                yield name, pickled
+                yield name, pickled, objects
 
-    def _pickled_whole(self, at: tuple[Key, str], value: Any) -> bytes:
-        """Return a variable that has changed with the large tensors and arrays in it; b"" if that is too much."""
+    def _pickled_whole(self, at: tuple[Key, str], value: Any) -> tuple[bytes, Objects] | None:
+        """Return a variable that has changed with the large tensors and arrays in it; None if that is too much."""
         packing = Packing(self._apart | self._apart_now, large=True)
-        pickled = _pickled_or_left(value, packing)
+        pickled, objects = _pickled_or_left(value, packing)
         if not pickled or packing.left:
-            return b""
+            return None
         self._lost.discard(at)
-        return pickled
+        return pickled, objects
 
-    def _set(self, holder: Holder, saved: Mapping[str, bytes]) -> None:
-        changed = {}
-        variables = holder.variables
-        for name, pickled in saved.items():
-            is_there = variables.get(name, MISSING)
+    def _set(self, saved: Iterable[tuple[Holder, str, bytes]], table: Table) -> None:
+        changed: dict[int, tuple[Holder, dict[str, Any]]] = {}
+        for holder, name, pickled in saved:
+            is_there = holder.variables.get(name, MISSING)
+            table.begin((holder.key, name))
             try:
-                value = unpack(pickle.loads(pickled), is_there)
+                value = unpack(pickle.loads(pickled), is_there, table)
             except Exception as fault:
+                table.undo()
                 plain.warn(f"reshape: the variable {name} begins anew, because it cannot be set again: {fault}")
                 continue
+            if value is MISSING:
+                table.undo()
+            if (value is MISSING or table.unknown) and _goes_on(holder, name):
+                why = f"class {table.unknown[0]} that it held" if table.unknown else "object that it held"
+                plain.warn(f"reshape: the variable {name} begins anew, because a new start does not find the {why}")
             if value is not MISSING and value is not is_there:
-                changed[name] = value
+                changed.setdefault(id(holder), (holder, {}))[1][name] = value
+        for holder, values in changed.values():
+            holder.set(values)
+
+
+class Shared:
+    """Which objects several variables hold when they are saved. Add all variables, `close` it, then ask.
+
+    `first`: which places had one object when the loop began. `places`: which object each variable held then.
+    """
+
+    def __init__(self, first: Mapping[Ref, Ref], places: Mapping[At, int]) -> None:
+        self._first, self._places = first, places
+        self._now = Places()
+        self._groups: list[list[Ref]] = []
+        self._objects: dict[At, Objects] = {}
+        self._held: set[At] = set()
+        self._out: set[At] = set()
+        self.changed: set[At] = set()
+
+    def add(self, at: At, objects: Objects, changed: bool) -> None:
+        """Add a variable with the objects in it, by their numbers."""
+        self._now.add(at, objects)
+        self._objects[at] = objects
         if changed:
-            holder.set(changed)
+            self.changed.add(at)
+        if objects and objects[0][0] == 0 and self._places.get(at) == id(objects[0][1]):
+            self._held.add(at)
+
+    def close(self) -> None:
+        """Take what holds another object than at the beginning for changed, although that looks the same."""
+        self._groups = self._now.shared()
+        unchanged = self._objects.keys() - self.changed
+        others = moved(self._first, numbered(self._groups), unchanged)
+        self.changed.update(at for at, number in others if number or at not in self._held)
+
+    def leave_out(self, variables: Iterable[At]) -> None:
+        """Leave out what has changed and is not saved."""
+        self._out.update(variables)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is saved beside the variables."""
+        kept = [[ref for ref in group if ref[0] not in self._out] for group in self._groups]
+        groups = [group for group in kept if len(group) > 1 and any(at in self.changed for at, _ in group)]
+        unchanged = {at for group in groups for at, _ in group} - self.changed
+        return {
+            "groups": groups,
+            "held": self._held - self._out,
+            "unchanged": {at: shape(self._objects[at]) for at in unchanged},
+        }
+
+
+def _shared_of(saved: Saved) -> dict[str, Any]:
+    """Return what `Shared` returned; checkpoints of older versions have nothing of it."""
+    pickled = dict(saved).get(SHARED)
+    found: dict[str, Any] = pickle.loads(pickled[""]) if pickled else {"groups": [], "held": set(), "unchanged": {}}
+    return found
+
+
+def _goes_on(holder: Holder, name: str) -> bool:
+    """True if the script may still use what this variable holds now."""
+    return not isinstance(holder, Frame) or is_read(holder.frame, name)
 
 
 def _is_whole(packed: Any) -> bool:
@@ -308,13 +441,16 @@ def _parameters_of(part: Any) -> Iterator[Any]:
         yield from part.parameters()
 
 
-def _pickled_or_left(value: Any, packing: Packing) -> bytes:
-    """Return a variable as it can be set again, b"" for what is not kept. What is left out is `left` in the packing."""
+def _pickled_or_left(value: Any, packing: Packing) -> tuple[bytes, Objects]:
+    """Return a variable as it can be set again, b"" for what is not kept, and the objects in it by their numbers.
+
+    What is left out is `left` in the packing.
+    """
     try:
-        packed = pack(value, packing)
-        return b"" if packed.kind == AS_IT_IS.kind else pickle.dumps(packed)
+        packed, objects = _pack_whole(value, packing)
+        return (b"", ()) if packed.kind == AS_IT_IS.kind else (pickle.dumps(packed), objects)
     except Exception:  # it holds too much, or the script's own objects raise when they are looked at
-        return b""
+        return b"", ()
 
 
 def _fingerprint(value: Any) -> tuple[Any, ...]:
@@ -347,6 +483,55 @@ class Packing:
         self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
         self.left: list[Any] = []  # what is not kept, of what scripts collect values in
+        self.unknown: list[Any] = []  # objects whose class is not found by its name
+        self._known: dict[type, bool] = {}
+        self._numbers: dict[int, int] = {}
+        self._looked_at: list[Any] = []  # by number; that none takes the identity of one that is gone
+        self._asked_again: set[int] = set()
+        self.dropped: set[int] = set()  # objects that are not kept
+
+    def knows(self, kind: type) -> bool:
+        """True of a class that is found by its name; each call of a function makes another one of that name."""
+        if kind not in self._known:
+            found = _class(kind.__module__, kind.__qualname__)
+            self._known[kind] = found is kind or (found is not None and LOCALS in kind.__qualname__)
+        return self._known[kind]
+
+    def begin(self, value: Any) -> int:
+        """Return the number of an object that has not come before, and count it as one that is looked at."""
+        number = len(self._looked_at)
+        self._looked_at.append(value)
+        self._numbers[id(value)] = number
+        return number
+
+    def again(self, value: Any) -> Packed | None:
+        """Return what stands for an object that has come before."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            return None
+        self._asked_again.add(id(value))
+        return Packed(AGAIN, None, None, number)
+
+    def drop(self, value: Any, kept: bool) -> None:
+        """Take back the number of what has no identity, or is not `kept`."""
+        self._numbers.pop(id(value), None)
+        if not kept:
+            self.dropped.add(id(value))
+
+    def objects(self) -> Objects:
+        """Return the objects with their numbers."""
+        return [(number, self._looked_at[number]) for number in self._numbers.values()]
+
+    def another(self) -> Packing:
+        """Return one for another try, which knows what is not kept."""
+        found = Packing(self.within | self.dropped, self.beside, self.large)
+        found.left = self.left
+        found.unknown = self.unknown
+        return found
+
+    def needs_another_try(self) -> bool:
+        """True where something that is kept refers to what is not, as was found out later."""
+        return bool(self._asked_again & self.dropped)
 
     def take(self, items: int) -> None:
         """Count what is packed. Raises ValueError where that is too much."""
@@ -379,6 +564,15 @@ def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
     values.update({key: one for key, one in again.items() if one is not MISSING})
 
 
+def _pack_whole(value: Any, packing: Packing) -> tuple[Packed, Objects]:
+    """Return what `pack` returns, in which nothing refers to what is not kept, and the objects by their numbers."""
+    packed = pack(value, packing)
+    while packing.needs_another_try():
+        packing = packing.another()
+        packed = pack(value, packing)
+    return packed, packing.objects()
+
+
 def pack(value: Any, packing: Packing) -> Packed:
     """Return a copy that can be pickled; AS_IT_IS for what the script makes itself, as a model or a file."""
     kind = type(value)
@@ -386,14 +580,36 @@ def pack(value: Any, packing: Packing) -> Packed:
         return AS_IT_IS
     if kind in PLAIN or isinstance(value, (enum.Enum, pathlib.PurePath)):
         return Packed("plain", value)
-    if id(value) in packing.within:  # also within itself
+    if id(value) in packing.within:  # also within itself, where it has no number
         return AS_IT_IS
+    if (again := packing.again(value)) is not None:
+        return again
+    if issubclass(kind, (*UNCHANGED, type, FunctionType)):
+        return _pack_within(value, packing)
+    number = packing.begin(value)
+    packed = AS_IT_IS
+    try:
+        packed = _pack_left(value, packing)
+    finally:
+        if packed.kind in (AS_IT_IS.kind, *OF_NO_IDENTITY):
+            packing.drop(value, packed is not AS_IT_IS)
+    return packed if packed.kind in (AS_IT_IS.kind, *OF_NO_IDENTITY) else Packed(*packed[:3], number)
+
+
+def _pack_within(value: Any, packing: Packing) -> Packed:
+    """Pack what is made with all that it holds, so that it cannot hold itself."""
     packing.within.add(id(value))
+    try:
+        return _pack_left(value, packing)
+    finally:
+        packing.within.discard(id(value))
+
+
+def _pack_left(value: Any, packing: Packing) -> Packed:
     packed = AS_IT_IS
     try:
         packed = _pack(value, packing)
     finally:
-        packing.within.discard(id(value))
         if packed is AS_IT_IS and _collects(value) and not _holds_files(value):
             packing.left.append(value)
     return packed
@@ -443,19 +659,34 @@ def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
     kind = type(value)
     packing.take(1 + len(value))
     items = [pack(one, packing) for one in value]
-    kept = _class(kind.__module__, kind.__qualname__) is kind and not any(one is AS_IT_IS for one in items)
+    kept = packing.knows(kind) and not any(one is AS_IT_IS for one in items)
     return Packed("named tuple", items, (kind.__module__, kind.__qualname__)) if kept else AS_IT_IS
 
 
 def _class(module: str, name: str) -> Any:
     """Return a class of this name, also one that the script knows by another; None if there is none."""
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
+    path = name
+    if LOCALS in name:
+        function, _, path = name.rpartition(LOCALS)
+        first, _, path = path.partition(".")
+        found = _local_class(module, function + LOCALS + first)
+    for part in filter(None, path.split(".")):
         found = getattr(found, part, None)
     if isinstance(found, type):
         return found
     known = vars(sys.modules[module]).values() if module in sys.modules else ()
     return next((one for one in known if isinstance(one, type) and one.__qualname__ == name), None)
+
+
+def _local_class(module: str, name: str) -> Any:
+    """Return a class that is defined in a function of the script that still runs; None if there is none."""
+    for scope in scopes()[::-1]:
+        for value in list(scope.variables.values()):
+            kind = value if isinstance(value, type) else type(value)  # one that it holds, or of what it holds
+            if (kind.__module__, kind.__qualname__) == (module, name):
+                return kind
+    return None
 
 
 def _pack_mapping(value: Any, packing: Packing) -> Packed:
@@ -554,6 +785,8 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
         return _pack_of_library(value) if packing.beside else AS_IT_IS
     values = _attributes_of(value)
     packing.take(1 + len(values))
+    if not packing.knows(kind):
+        packing.unknown.append(value)
     attributes = {name: pack(one, packing) for name, one in values.items()}
     if base is None:
         return Packed("object", attributes, (kind.__module__, kind.__qualname__))
@@ -691,75 +924,105 @@ class _Limited(io.BytesIO):
         return super().write(data)
 
 
-def unpack(packed: Packed, is_there: Any = MISSING) -> Any:
+def unpack(packed: Packed, is_there: Any = MISSING, table: Table | None = None) -> Any:
     """Return the value, in the object that `is_there` where that is one of its kind, so that all who hold it see it.
 
-    MISSING if it cannot be made, and is not there.
+    MISSING if it cannot be made, and is not there. `table`: what stands for objects that other values hold, too.
     """
     if packed.kind == AS_IT_IS.kind:
         return is_there
-    return UNPACK[packed.kind](packed, is_there)
+    table = table or Table()
+    if packed.number is None:
+        return UNPACK[packed.kind](packed, is_there, table)
+    made = table.made(packed.number)
+    if made is not MISSING:
+        return made
+    if packed.kind == AGAIN:
+        return MISSING
+    value = UNPACK[packed.kind](packed, table.standing(packed.number, is_there), table)
+    if value is MISSING:
+        table.forget(packed.number)
+    elif table.made(packed.number) is MISSING:
+        table.put(packed.number, value)
+    return value
 
 
-def _unpack_plain(packed: Packed, _is_there: Any) -> Any:
+def _unpack_plain(packed: Packed, _is_there: Any, _table: Table) -> Any:
     return packed.value
 
 
-def _unpack_plain_items(packed: Packed, is_there: Any) -> Any:
-    return _refilled(packed.value, packed.more, is_there)
+def _unpack_plain_items(packed: Packed, is_there: Any, table: Table) -> Any:
+    return _refilled(packed.value, packed.more, _container(packed.more, table.free(packed.number, is_there)))
 
 
-def _unpack_items(packed: Packed, is_there: Any) -> Any:
+def _unpack_items(packed: Packed, is_there: Any, table: Table) -> Any:
     old = list(is_there) if type(is_there) in (list, tuple, collections.deque) else []
-    items = [unpack(one, old[k] if k < len(old) else MISSING) for k, one in enumerate(packed.value)]
-    return MISSING if any(one is MISSING for one in items) else _refilled(items, packed.more, is_there)
+    made = _container(packed.more, table.free(packed.number, is_there))
+    table.put(packed.number, made)
+    items = [unpack(one, old[k] if k < len(old) else MISSING, table) for k, one in enumerate(packed.value)]
+    return MISSING if any(one is MISSING for one in items) else _refilled(items, packed.more, made)
 
 
-def _unpack_named_tuple(packed: Packed, _is_there: Any) -> Any:
-    items, kind = [unpack(one) for one in packed.value], _class(*packed.more)
+def _unpack_named_tuple(packed: Packed, _is_there: Any, table: Table) -> Any:
+    items = [unpack(one, MISSING, table) for one in packed.value]
+    kind = table.known(packed.more, _class)
     return MISSING if kind is None or any(one is MISSING for one in items) else kind(*items)
 
 
-def _refilled(items: list[Any], more: tuple[Any, Any], is_there: Any) -> Any:
+def _container(more: tuple[Any, Any], is_there: Any) -> Any:
+    """Return the list, set or deque to fill; MISSING for what is made with what it holds."""
     kind, most = more
+    if kind in (tuple, frozenset):
+        return MISSING
     if kind is collections.deque:
-        if type(is_there) is not kind or is_there.maxlen != most:
-            return collections.deque(items, most)
-    elif kind in (tuple, frozenset) or type(is_there) is not kind:
+        same = type(is_there) is kind and is_there.maxlen == most
+        return is_there if same else collections.deque(maxlen=most)
+    return is_there if type(is_there) is kind else kind()
+
+
+def _refilled(items: list[Any], more: tuple[Any, Any], made: Any) -> Any:
+    kind = more[0]
+    if made is MISSING:
         return kind(items)
-    is_there.clear()
-    (is_there.update if kind is set else is_there.extend)(items)
-    return is_there
+    made.clear()
+    (made.update if kind is set else made.extend)(items)
+    return made
 
 
-def _unpack_mapping(packed: Packed, is_there: Any) -> Any:
+def _unpack_mapping(packed: Packed, is_there: Any, table: Table) -> Any:
     kind, factory, known = packed.more
-    old = is_there if type(is_there) is kind else {}
+    same = type(is_there) is kind
+    old = dict(is_there) if same else {}
+    made = table.free(packed.number, is_there) if same else MISSING
+    if made is MISSING:
+        if not (known or same):
+            return MISSING
+        factory = factory if known else is_there.default_factory
+        made = kind(factory) if kind is collections.defaultdict else kind()
+    table.put(packed.number, made)
     items = {}
     for packed_key, one in packed.value:
         key = unpack(packed_key)
-        value = unpack(one, old.get(key, MISSING))
+        value = unpack(one, old.get(key, MISSING), table)
         if value is not MISSING:
             items[key] = value
-    if type(is_there) is not kind:
-        if not known:
-            return MISSING
-        return kind(factory, items) if kind is collections.defaultdict else kind(items)
-    is_there.clear()
-    is_there.update(items)
-    return is_there
+    made.clear()
+    made.update(items)
+    return made
 
 
-def _unpack_buffer(packed: Packed, is_there: Any) -> Any:
+def _unpack_buffer(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = packed.value
+    is_there = table.free(packed.number, is_there)
     if type(is_there) is not type(saved) or getattr(is_there, "typecode", "") != getattr(saved, "typecode", ""):
         return saved
     is_there[:] = saved
     return is_there
 
 
-def _unpack_array(packed: Packed, is_there: Any) -> Any:
+def _unpack_array(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = packed.value
+    is_there = table.free(packed.number, is_there)
     alike = type(is_there) is type(saved) and (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype)
     if not alike or is_there.base is not None or not is_there.flags.writeable:
         return saved
@@ -767,39 +1030,42 @@ def _unpack_array(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
-def _unpack_parameter(packed: Packed, is_there: Any) -> Any:
+def _unpack_parameter(packed: Packed, is_there: Any, table: Table) -> Any:
     """Return the parameter, in the one that is there, which its optimizer holds."""
     import torch
 
     device, requires_grad = packed.more
-    tensor = _unpack_tensor(Packed("tensor", packed.value, device), is_there)
+    tensor = _unpack_tensor(Packed("tensor", packed.value, device, packed.number), is_there, table)
     return tensor if tensor is is_there else torch.nn.Parameter(tensor, requires_grad)
 
 
-def _unpack_tensor(packed: Packed, is_there: Any) -> Any:
+def _unpack_tensor(packed: Packed, is_there: Any, table: Table) -> Any:
     import torch
 
     saved = packed.value
     if type(is_there) not in (torch.Tensor, torch.nn.Parameter):
         return saved.to(packed.more) if packed.more != "cuda" or torch.cuda.is_available() else saved
-    if (is_there.shape, is_there.dtype) != (saved.shape, saved.dtype) or is_there._base is not None:
+    alike = (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype) and is_there._base is None
+    if not alike or table.free(packed.number, is_there) is MISSING:
         return saved.to(is_there.device)
     with torch.no_grad():
         is_there.copy_(saved)
     return is_there
 
 
-def _unpack_jax(packed: Packed, is_there: Any) -> Any:
+def _unpack_jax(packed: Packed, is_there: Any, table: Table) -> Any:
     return pytrees.unpacked(packed.value, None if is_there is MISSING else is_there)
 
 
-def _unpack_random(packed: Packed, is_there: Any) -> Any:
+def _unpack_random(packed: Packed, is_there: Any, table: Table) -> Any:
+    is_there = table.free(packed.number, is_there)
     made = is_there if type(is_there) is random.Random else random.Random()
     made.setstate(packed.value)
     return made
 
 
-def _unpack_numpy_generator(packed: Packed, is_there: Any) -> Any:
+def _unpack_numpy_generator(packed: Packed, is_there: Any, table: Table) -> Any:
+    is_there = table.free(packed.number, is_there)
     numpy = importlib.import_module("numpy.random")
     alike = isinstance(is_there, numpy.Generator) and type(is_there.bit_generator).__name__ == packed.more
     made = is_there if alike else numpy.Generator(getattr(numpy, packed.more)())
@@ -807,14 +1073,16 @@ def _unpack_numpy_generator(packed: Packed, is_there: Any) -> Any:
     return made
 
 
-def _unpack_numpy_random_state(packed: Packed, is_there: Any) -> Any:
+def _unpack_numpy_random_state(packed: Packed, is_there: Any, table: Table) -> Any:
+    is_there = table.free(packed.number, is_there)
     numpy = importlib.import_module("numpy.random")
     made = is_there if isinstance(is_there, numpy.RandomState) else numpy.RandomState()
     made.set_state(packed.value)
     return made
 
 
-def _unpack_torch_generator(packed: Packed, is_there: Any) -> Any:
+def _unpack_torch_generator(packed: Packed, is_there: Any, table: Table) -> Any:
+    is_there = table.free(packed.number, is_there)
     import torch
 
     made = is_there if isinstance(is_there, torch.Generator) else torch.Generator()
@@ -827,55 +1095,62 @@ def _is_of(more: tuple[str, str], is_there: Any) -> bool:
     return (type(is_there).__module__, type(is_there).__qualname__) == more
 
 
-def _unpack_object(packed: Packed, is_there: Any) -> Any:
+def _unpack_object(packed: Packed, is_there: Any, table: Table) -> Any:
     same = _is_of(packed.more, is_there)
-    kind: Any = type(is_there) if same else _class(*packed.more)
-    if kind is None:
-        return MISSING
-    old = _attributes_of(is_there) if same else {}
-    attributes = {key: unpack(one, old.get(key, MISSING)) for key, one in packed.value.items()}
-    if not same:
-        if any(one is MISSING for one in attributes.values()):
+    made = table.free(packed.number, is_there) if same else MISSING
+    is_new = made is MISSING
+    if is_new:
+        kind: Any = type(is_there) if same else table.known(packed.more, _class)
+        if kind is None:
             return MISSING
-        is_there = kind.__new__(kind)
-    _set_attributes(is_there, {key: one for key, one in attributes.items() if one is not MISSING})
-    return is_there
+        made = kind.__new__(kind)
+    table.put(packed.number, made)
+    old = _attributes_of(is_there) if same else {}
+    attributes = {key: unpack(one, old.get(key, MISSING), table) for key, one in packed.value.items()}
+    if is_new and any(one is MISSING for one in attributes.values()):
+        return MISSING
+    _set_attributes(made, {key: one for key, one in attributes.items() if one is not MISSING})
+    return made
 
 
-def _unpack_own(packed: Packed, is_there: Any) -> Any:
+def _unpack_own(packed: Packed, is_there: Any, table: Table) -> Any:
     """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
     attributes, packed_held = packed.value
     same = _is_of(packed.more, is_there)
-    kind: Any = type(is_there) if same else _class(*packed.more)
+    kind: Any = type(is_there) if same else table.known(packed.more, _class)
     if kind is None:
         return MISSING
     base = _base(kind)
-    held = unpack(packed_held, _held(base, is_there) if same else MISSING)
+    old = _held(base, is_there) if same else MISSING
+    made = table.free(packed.number, is_there) if same else MISSING
+    if base not in UNCHANGED:
+        made = base.__new__(kind) if made is MISSING else made
+        table.put(packed.number, made)
+    held = unpack(packed_held, old, table)
     if held is MISSING:
         return MISSING
     if base in UNCHANGED:
-        is_there = base.__new__(kind, held)
+        made = base.__new__(kind, held)
     else:
-        is_there = is_there if same else base.__new__(kind)
         if base is collections.deque:
-            base.__init__(is_there, (), held.maxlen)
+            base.__init__(made, (), held.maxlen)
         if base is collections.defaultdict:
-            is_there.default_factory = held.default_factory
-        base.clear(is_there)
+            made.default_factory = held.default_factory
+        base.clear(made)
         if base in MAPPINGS:
             for key, one in held.items():
-                base.__setitem__(is_there, key, one)
+                base.__setitem__(made, key, one)
         else:
-            (base.update if base is set else base.extend)(is_there, held)
-    return _unpack_object(Packed("object", attributes, packed.more), is_there)
+            (base.update if base is set else base.extend)(made, held)
+    return _unpack_object(Packed("object", attributes, packed.more), made, table)
 
 
-def _unpack_definition(packed: Packed, is_there: Any) -> Any:
+def _unpack_definition(packed: Packed, is_there: Any, table: Table) -> Any:
     if (getattr(is_there, "__module__", ""), getattr(is_there, "__qualname__", "")) != packed.more:
         return is_there
     old = kept_by_definition(is_there)
     for (place, name), one in packed.value.items():
-        value = unpack(one, old.get((place, name), MISSING))  # a default is changed in place
+        value = unpack(one, old.get((place, name), MISSING), table)  # a default is changed in place
         if value is MISSING or value is old.get((place, name)):
             continue
         if place == "attribute":
@@ -886,26 +1161,26 @@ def _unpack_definition(packed: Packed, is_there: Any) -> Any:
     return is_there
 
 
-def _unpack_attributes(packed: Packed, is_there: Any) -> Any:
+def _unpack_attributes(packed: Packed, is_there: Any, table: Table) -> Any:
     if is_there is not MISSING:
         for name, one in packed.value.items():
-            setattr(is_there, name, unpack(one))
+            setattr(is_there, name, unpack(one, MISSING, table))
     return is_there
 
 
-def _unpack_module(packed: Packed, is_there: Any) -> Any:
+def _unpack_module(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = pickle.loads(packed.value)
-    if type(is_there) is not type(saved):
+    if type(is_there) is not type(saved) or table.free(packed.number, is_there) is MISSING:
         return saved
     is_there.load_state_dict(saved.state_dict())
     return is_there
 
 
-def _unpack_pickled(packed: Packed, _is_there: Any) -> Any:
+def _unpack_pickled(packed: Packed, _is_there: Any, _table: Table) -> Any:
     return pickle.loads(packed.value)
 
 
-UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
+UNPACK: dict[str, Callable[[Packed, Any, Table], Any]] = {
     "plain": _unpack_plain,
     "plain items": _unpack_plain_items,
     "items": _unpack_items,

@@ -143,6 +143,41 @@ def test_a_lock_holds_against_any_user(gpu: str) -> None:
     last.communicate("\n")
 
 
+def test_the_user_who_made_the_file_of_a_lock_cannot_remove_it_while_root_holds_it(gpu: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as two users")
+    first = taker(gpu, user=65534)
+    assert took(first)
+    first.communicate("\n")
+    lock = gpu_locks.take(gpu)
+    assert lock is not None
+    removes = [sys.executable, "-c", "import os, sys; os.setuid(65534); os.unlink(sys.argv[1])", gpu_locks.path_of(gpu)]
+    removed = subprocess.run(removes, capture_output=True, text=True, check=False)
+    assert "PermissionError" in removed.stderr
+    again = taker(gpu, user=65534)
+    assert not took(again)
+    again.communicate("\n")
+    os.close(lock)
+
+
+def test_a_file_that_is_removed_just_before_it_is_locked_is_no_lock(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = gpu_locks._opened
+    removed: list[str] = []
+
+    def removed_then(path: str) -> int:
+        file = opened(path)
+        if not removed:
+            removed.append(path)
+            Path(path).unlink()
+        return file
+
+    monkeypatch.setattr(gpu_locks, "_opened", removed_then)
+    lock = gpu_locks.take(gpu)
+    assert lock is not None
+    assert gpu_locks.holder(gpu) == os.getpid()
+    os.close(lock)
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_what_somebody_puts_in_the_place_of_a_lock_is_not_followed(tmp_path: Path, gpu: str, kind: str) -> None:
     path, target = Path(gpu_locks.path_of(gpu)), tmp_path / "target"

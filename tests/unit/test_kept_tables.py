@@ -144,6 +144,12 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_lists_numbers_and_slots_of_the_scripts_own_classes_go_on",
             "unit/hooks/test_large_variables.py::test_arrays_that_the_loop_changes_in_place_go_on",
             f"{CHANGED} # large tensors and parameters go on",
+            "unit/hooks/test_kept_identities.py::test_objects_of_a_class_within_a_function_go_on",
+            "unit/hooks/test_kept_identities.py::"
+            "test_those_whose_class_a_new_start_does_not_find_are_named_when_they_are_saved_and_set",
+        ],
+        "which of these are one and the same object": [
+            "unit/hooks/test_kept_identities.py::test_what_is_one_object_is_one_after_a_stop"
         ],
         "variables of the script's own modules": [
             "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
@@ -189,6 +195,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
         "what follows the batches": [f"{CHANGED} # what follows an epoch runs again"],
+        "the order in which a set gives": [
+            "unit/hooks/test_kept_identities.py::test_a_set_holds_the_same_and_sorted_gives_the_same_order"
+        ],
         "variables that the loop has not": [UNCHANGED],
         "another model, optimizer": [
             "unit/hooks/test_claims.py::test_a_checkpoint_of_other_parameters_is_a_new_training_with_a_sentence"

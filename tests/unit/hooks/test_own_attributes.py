@@ -129,7 +129,7 @@ def test_what_a_variable_holds_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     numpy = pytest.importorskip("numpy")
     monkeypatch.setattr(variables, "MOST_ALL_BYTES", 1000)
     small, large = History(), History()
-    small.losses, large.losses = [numpy.ones(60)], [numpy.ones(60)] * 3
+    small.losses, large.losses = [numpy.ones(60)], [numpy.ones(60) for _ in range(3)]
     for one, is_kept in ((small, True), (large, False)):
         found = Variables((), (), [Object("callback", one)])
         found.begin()
