@@ -168,7 +168,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_what_an_epoch_prepares_before_its_batches_is_done_once"
         ],
         "what the script's functions and classes": [
-            "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on"
+            "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on",
+            "unit/hooks/test_large_variables.py::"
+            "test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on",
+            "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_said_to_begin_anew",
         ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
