@@ -26,7 +26,7 @@ from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
-from reshape_hooks.adapters.script_iterators import ModuleIterators, iterators
+from reshape_hooks.adapters.script_iterators import HeldIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, refill
@@ -104,7 +104,7 @@ class Elastic:
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
         self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
         self._variables = Variables(self._apart, objects=self._objects)
-        self._module_iterators = ModuleIterators()
+        self._held_iterators = HeldIterators()
         self._gradients = Gradients(self._parts)
         self._rebound = Rebound(self._parts)
         self._rebound.look()
@@ -146,6 +146,7 @@ class Elastic:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
             self._not_given.epoch_begins()
+            self._held_iterators.epoch_begins()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -249,14 +250,14 @@ class Elastic:
         """A loop begins: see what holds the parts, and what the script has made beside them."""
         self._rebound.look()
         self._not_given.loop_begins()
-        self._module_iterators.loop_begins()
+        self._held_iterators.loop_begins()
         self._variables.add_objects(_with_attributes(self._not_given.new_modules()))
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
         if self._resumed or self._step > 1:
             return
-        if found := iterators():
+        if found := list(dict.fromkeys([*iterators(), *self._held_iterators.read_by_functions()])):
             source = f"the place of {', '.join(found)} is not found again: let state.batches(...) draw from its source"
             raise _refused(session.LeftAlone(source))
         if found := read_beside_ours():
@@ -330,7 +331,7 @@ class Elastic:
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         self._trained.refuse_later_groups()
         self._not_given.refuse_changed()
-        self._module_iterators.refuse_read()
+        self._held_iterators.refuse_read()
         return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:

@@ -184,10 +184,16 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
-        "an iterator of the script": [ITERATOR],
+        "an iterator of the script": [
+            ITERATOR,
+            "unit/hooks/test_held_iterators.py::"
+            "test_one_that_is_held_elsewhere_and_read_ends_the_script_at_its_first_step",
+        ],
         "an iterator in a module": [
             "unit/hooks/test_script_modules.py::"
-            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped"
+            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped",
+            "unit/hooks/test_held_iterators.py::"
+            "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",
         ],
         "a loop that is read beside": [BESIDE],
         "a stream": [f"{ELASTIC} # are a stream"],
