@@ -102,7 +102,8 @@ class Elastic:
         self._resumed = bool(saved)
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
-        self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
+        beside = self._not_given.new_modules()
+        self._objects = _with_attributes([*self._parts.items(), *beside])
         self._variables = Variables(self._apart, objects=self._objects)
         self._held_iterators = HeldIterators()
         self._gradients = Gradients(self._parts)
@@ -110,6 +111,7 @@ class Elastic:
         self._rebound.look()
         self._rebound.leaves()
         self._trained = TrainedParts(self._parts)
+        self._trained.add(beside)
         self._trained_at_stop: dict[str, Any] = {}
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
@@ -142,6 +144,7 @@ class Elastic:
             self._set_back()
         else:
             self._restore_files()
+            self._set_layers_again()
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
@@ -233,8 +236,7 @@ class Elastic:
         present = {**self._parts, **dictionaries}
         for name, state in saved.items():
             _set_again(present[name], state)
-        self._trained.restore(self._trained_at_stop)
-        self._trained_at_stop = {}
+        self._set_layers_again()
         self._variables.begin()
         self._variables.done()
         self._refuse_iterators()
@@ -246,12 +248,19 @@ class Elastic:
         went_on.append((done, self._step))
         vars(builtins)["enumerate"] = enumerate_
 
+    def _set_layers_again(self) -> None:
+        """Let the layers be as they were at the stop: right behind it the loop goes on."""
+        saved, self._trained_at_stop = self._trained_at_stop, {}
+        self._trained.restore(saved)
+
     def _look_at_script(self) -> None:
         """A loop begins: see what holds the parts, and what the script has made beside them."""
         self._rebound.look()
         self._not_given.loop_begins()
         self._held_iterators.loop_begins()
-        self._variables.add_objects(_with_attributes(self._not_given.new_modules()))
+        beside = self._not_given.new_modules()
+        self._trained.add(beside)
+        self._variables.add_objects(_with_attributes(beside))
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
@@ -332,7 +341,7 @@ class Elastic:
         self._trained.refuse_later_groups()
         self._not_given.refuse_changed()
         self._held_iterators.refuse_read()
-        return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
+        return {"parts": values, "at": at, "own": own, "trained": self._trained_at_stop or self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:
         return _files(self._state([self._own()]), in_memory)
@@ -351,7 +360,7 @@ class Elastic:
                 part.load_state_dict(saved_part)
                 self._saved_parts[name] = _small(part, saved_part)
         self._trained_at_stop = state.get("trained", {})
-        self._trained.restore(self._trained_at_stop)
+        self._trained.restore(self._trained_at_stop, modes=False)  # before its loop the script may evaluate
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
         self._iteration = at.get("iteration")  # not in checkpoints of older versions

@@ -16,10 +16,12 @@ HUGGING_FACE = LOOP._replace(module="transformers", file="hf_changed_parts.py")
 LIGHTNING = LOOP._replace(module="lightning", file="lightning_changed_parts.py")
 KEPT = [
     (LOOP, "thaws"),
+    (LOOP, "evaluates"),
     pytest.param(LOOP, "a model around it", marks=pytest.mark.deep),
     pytest.param(LOOP, "an optimizer around it", marks=pytest.mark.deep),
     (HUGGING_FACE, "thaws"),
     (LIGHTNING, "thaws"),
+    (LIGHTNING, "evaluates"),
     pytest.param(LIGHTNING, "finetuning", marks=pytest.mark.deep),
     (LIGHTNING, "accumulates"),
     (LIGHTNING, "averages"),

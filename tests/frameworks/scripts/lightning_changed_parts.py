@@ -54,6 +54,8 @@ class Thaws(Callback):
             for parameter in module.body.parameters():
                 parameter.requires_grad = True
             module.drop.p = 0.4
+            if way == "evaluates":
+                module.drop.eval()
             if way == "another group":
                 trainer.optimizers[0].add_param_group({"params": list(module.body.parameters()), "lr": 0.01})
 

@@ -42,6 +42,10 @@ drop = torch.nn.Dropout(0.0)
 body = torch.nn.Sequential(body, drop)
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
 teacher = torch.nn.Linear(4, 1)
+if way == "evaluates":
+    drop.p = 0.5
+    teacher = torch.nn.Sequential(teacher, torch.nn.Dropout(0.5))
+    body.eval()
 of_loss = Loss()
 beside = torch.nn.Linear(4, 1)
 if way == "a model around it":
@@ -71,6 +75,11 @@ for epoch in state.epochs(4):
         if epoch == 2 and way == "one that was not given":
             beside.weight.data -= loss.item() * beside.weight
         steps += 1
+        if way == "evaluates" and steps == 4:
+            body.train()
+        if way == "evaluates" and steps == 7:
+            body.eval()
+            teacher.eval()
         reached(steps)
     scheduler.step()
 print("measured", loss.item(), flush=True)
