@@ -44,6 +44,15 @@ OTHER_ORDER = (
     "range or a DataLoader of PyTorch itself"
 )
 
+SECOND_LOOP = (
+    "its script asks one Elastic for a second loop, whose steps are counted on from the first one: write one loop of "
+    "all epochs, or make another Elastic(...) behind the first loop for the second one"
+)
+SECOND_BATCHES = (
+    "its script asks for state.batches(...) a second time within an epoch, where one place is kept: validate with the "
+    "loader itself, and call state.batches(...) once in each epoch of state.epochs(...)"
+)
+
 enumerate_ = builtins.enumerate
 went_on: list[tuple[int, int]] = []  # of each loop that has begun: how many of it were done before, and of all steps
 
@@ -100,6 +109,7 @@ class Elastic:
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
+        self._loops = self._batches = 0  # how often this process asked for a loop, and in this epoch for batches
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
         beside = self._not_given.new_modules()
@@ -123,6 +133,7 @@ class Elastic:
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
+        self._refuse_second_loop()
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
@@ -133,6 +144,7 @@ class Elastic:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
+        self._refuse_second_loop()
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
@@ -148,6 +160,7 @@ class Elastic:
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
+            self._batches = 0
             self._not_given.epoch_begins()
             self._held_iterators.epoch_begins()
             yield self._epoch
@@ -157,6 +170,9 @@ class Elastic:
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of this epoch that are left: of a DataLoader, or of what comes in the same order again."""
+        self._batches += 1
+        if self._batches > 1:
+            raise _refused(session.LeftAlone(SECOND_BATCHES))
         self._total = self._epochs * len(loader)
         self._goes_on(self._batch)
         self._run.stop.idle = False
@@ -169,6 +185,11 @@ class Elastic:
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
+
+    def _refuse_second_loop(self) -> None:
+        self._loops += 1
+        if self._loops > 1:
+            raise _refused(session.LeftAlone(SECOND_LOOP))
 
     def share(self, batch: int) -> int:
         """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""

@@ -196,6 +196,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",
         ],
         "a loop that is read beside": [BESIDE],
+        "a second `state.epochs(...)`": [
+            "unit/hooks/test_second_loops.py::test_a_second_loop_that_would_do_nothing_ends_with_a_sentence",
+            "unit/hooks/test_second_loops.py::test_what_the_sentence_asks_for_goes_on_after_each_stop",
+        ],
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
