@@ -133,7 +133,7 @@ class Elastic:
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
-        self._refuse_second_loop()
+        self._begin_loop()
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
@@ -144,7 +144,7 @@ class Elastic:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
-        self._refuse_second_loop()
+        self._begin_loop()
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
@@ -186,10 +186,12 @@ class Elastic:
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
 
-    def _refuse_second_loop(self) -> None:
+    def _begin_loop(self) -> None:
+        """A loop is asked for. Raises SystemExit for a second one."""
         self._loops += 1
         if self._loops > 1:
             raise _refused(session.LeftAlone(SECOND_LOOP))
+        self._trained.loop_begins()
 
     def share(self, batch: int) -> int:
         """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""
@@ -359,7 +361,7 @@ class Elastic:
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
-        self._trained.refuse_later_groups()
+        self._trained.refuse_changed()
         self._not_given.refuse_changed()
         self._held_iterators.refuse_read()
         return {"parts": values, "at": at, "own": own, "trained": self._trained_at_stop or self._trained.changed()}

@@ -7,7 +7,8 @@
 
 Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen; numbers and words
 that a layer of a library has been given stay; a layer that `eval()` was called of goes on to evaluate. An optimizer
-that got parameter groups since training began is not saved, with a sentence: a new start could not load it. Called by `elastic` and the adapters; imports nothing of a library.
+that got parameter groups since training began is not saved, with a sentence, as a new start could not load it; nor is a
+model with other layers (`built_parts`). Called by `elastic` and the adapters; imports nothing of a library.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import is_own, reference
+from reshape_hooks.adapters.built_parts import BuiltParts
+from reshape_hooks.adapters.present_values import reference
+from reshape_hooks.adapters.script_frames import is_own
 
 NUMBERS = (int, float)
 NUMBERS_AND_WORDS = (*NUMBERS, str)
@@ -40,6 +43,7 @@ class TrainedParts:
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._modules = {name: part for name, part in parts.items() if hasattr(part, "named_modules")}
         self._optimizers = {name: part for name, part in parts.items() if hasattr(part, "param_groups")}
+        self._built = BuiltParts(self._modules)
         self._beside: dict[str, Callable[[], Any]] = {}
         self._given = self.state()
         self._groups = {name: len(part.param_groups) for name, part in self._optimizers.items()}
@@ -69,8 +73,13 @@ class TrainedParts:
                 found[name] = change
         return found
 
-    def refuse_later_groups(self) -> None:
-        """Raise CheckpointError for an optimizer that has other parameter groups than it was given with."""
+    def loop_begins(self) -> None:
+        """The first loop begins: the layers are those that the script makes at each start."""
+        self._built.loop_begins()
+
+    def refuse_changed(self) -> None:
+        """Raise CheckpointError for an optimizer with other parameter groups, and for a module with other layers."""
+        self._built.refuse_changed()
         for name, part in self._optimizers.items():
             if len(part.param_groups) != self._groups[name]:
                 raise plain.CheckpointError(
