@@ -26,7 +26,7 @@ from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
 from reshape_hooks.adapters.rebound import Rebound
-from reshape_hooks.adapters.script_iterators import ModuleIterators, iterators
+from reshape_hooks.adapters.script_iterators import HeldIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
 from reshape_hooks.adapters.variables import Variables, copies, refill
@@ -42,6 +42,15 @@ SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimiz
 OTHER_ORDER = (
     "its data come from a {}, which may give them in another order after a stop: let state.batches(...) have a list, a "
     "range or a DataLoader of PyTorch itself"
+)
+
+SECOND_LOOP = (
+    "its script asks one Elastic for a second loop, whose steps are counted on from the first one: write one loop of "
+    "all epochs, or make another Elastic(...) behind the first loop for the second one"
+)
+SECOND_BATCHES = (
+    "its script asks for state.batches(...) a second time within an epoch, where one place is kept: validate with the "
+    "loader itself, and call state.batches(...) once in each epoch of state.epochs(...)"
 )
 
 enumerate_ = builtins.enumerate
@@ -100,16 +109,19 @@ class Elastic:
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
+        self._loops = self._batches = 0  # how often this process asked for a loop, and in this epoch for batches
         self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
-        self._objects = _with_attributes([*self._parts.items(), *self._not_given.new_modules()])
+        beside = self._not_given.new_modules()
+        self._objects = _with_attributes([*self._parts.items(), *beside])
         self._variables = Variables(self._apart, objects=self._objects)
-        self._module_iterators = ModuleIterators()
+        self._held_iterators = HeldIterators()
         self._gradients = Gradients(self._parts)
         self._rebound = Rebound(self._parts)
         self._rebound.look()
         self._rebound.leaves()
         self._trained = TrainedParts(self._parts)
+        self._trained.add(beside)
         self._trained_at_stop: dict[str, Any] = {}
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         self._saved = saved
@@ -121,6 +133,7 @@ class Elastic:
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
+        self._begin_loop()
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
@@ -131,6 +144,7 @@ class Elastic:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
+        self._begin_loop()
         self._epochs = total
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
@@ -142,10 +156,13 @@ class Elastic:
             self._set_back()
         else:
             self._restore_files()
+            self._set_layers_again()
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()
+            self._batches = 0
             self._not_given.epoch_begins()
+            self._held_iterators.epoch_begins()
             yield self._epoch
             self._epoch += 1
             self._batch, self._cursor, self._begun = 0, None, {}
@@ -153,6 +170,9 @@ class Elastic:
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of this epoch that are left: of a DataLoader, or of what comes in the same order again."""
+        self._batches += 1
+        if self._batches > 1:
+            raise _refused(session.LeftAlone(SECOND_BATCHES))
         self._total = self._epochs * len(loader)
         self._goes_on(self._batch)
         self._run.stop.idle = False
@@ -165,6 +185,13 @@ class Elastic:
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
+
+    def _begin_loop(self) -> None:
+        """A loop is asked for. Raises SystemExit for a second one."""
+        self._loops += 1
+        if self._loops > 1:
+            raise _refused(session.LeftAlone(SECOND_LOOP))
+        self._trained.loop_begins()
 
     def share(self, batch: int) -> int:
         """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""
@@ -232,8 +259,7 @@ class Elastic:
         present = {**self._parts, **dictionaries}
         for name, state in saved.items():
             _set_again(present[name], state)
-        self._trained.restore(self._trained_at_stop)
-        self._trained_at_stop = {}
+        self._set_layers_again()
         self._variables.begin()
         self._variables.done()
         self._refuse_iterators()
@@ -245,18 +271,25 @@ class Elastic:
         went_on.append((done, self._step))
         vars(builtins)["enumerate"] = enumerate_
 
+    def _set_layers_again(self) -> None:
+        """Let the layers be as they were at the stop: right behind it the loop goes on."""
+        saved, self._trained_at_stop = self._trained_at_stop, {}
+        self._trained.restore(saved)
+
     def _look_at_script(self) -> None:
         """A loop begins: see what holds the parts, and what the script has made beside them."""
         self._rebound.look()
         self._not_given.loop_begins()
-        self._module_iterators.loop_begins()
-        self._variables.add_objects(_with_attributes(self._not_given.new_modules()))
+        self._held_iterators.loop_begins()
+        beside = self._not_given.new_modules()
+        self._trained.add(beside)
+        self._variables.add_objects(_with_attributes(beside))
 
     def _refuse_iterators(self) -> None:
         """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
         if self._resumed or self._step > 1:
             return
-        if found := iterators():
+        if found := list(dict.fromkeys([*iterators(), *self._held_iterators.read_by_functions()])):
             source = f"the place of {', '.join(found)} is not found again: let state.batches(...) draw from its source"
             raise _refused(session.LeftAlone(source))
         if found := read_beside_ours():
@@ -328,10 +361,10 @@ class Elastic:
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
-        self._trained.refuse_later_groups()
+        self._trained.refuse_changed()
         self._not_given.refuse_changed()
-        self._module_iterators.refuse_read()
-        return {"parts": values, "at": at, "own": own, "trained": self._trained.changed()}
+        self._held_iterators.refuse_read()
+        return {"parts": values, "at": at, "own": own, "trained": self._trained_at_stop or self._trained.changed()}
 
     def _files_now(self, in_memory: bool) -> dict[str, Any]:
         return _files(self._state([self._own()]), in_memory)
@@ -350,7 +383,7 @@ class Elastic:
                 part.load_state_dict(saved_part)
                 self._saved_parts[name] = _small(part, saved_part)
         self._trained_at_stop = state.get("trained", {})
-        self._trained.restore(self._trained_at_stop)
+        self._trained.restore(self._trained_at_stop, modes=False)  # before its loop the script may evaluate
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
         self._iteration = at.get("iteration")  # not in checkpoints of older versions

@@ -316,7 +316,7 @@ class ElasticFit:
 
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Let the Trainer write its state to a folder, and return this file and the extras."""
-        self.trained.refuse_later_groups()
+        self.trained.refuse_changed()
         self.loops = extras.get("loops")
         try:
             folder = session.written(

@@ -9,6 +9,8 @@ Called by `elastic` and `side_by_side`; from Python 3.8 on, the standard library
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import gc
 import io
@@ -16,83 +18,151 @@ import itertools
 import operator
 import os
 import sys
-from collections.abc import Iterator
-from types import FunctionType, GeneratorType, ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
-from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, scopes
-from reshape_hooks.adapters.variables import PLAIN, is_read, kept_by_definition
+from reshape_hooks.adapters.present_values import reference
+from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, is_own, scopes
+from reshape_hooks.adapters.script_modules import PLACE
+from reshape_hooks.adapters.variables import OF_PYTHON, PLAIN, is_read, kept_by_definition
 
 if TYPE_CHECKING:
-    from reshape_hooks.adapters.script_frames import Key, Scope
+    from reshape_hooks.adapters.script_frames import Key
 
+DEPTH = 4  # objects within objects of the script
+MOST_LOOKED_AT = 100  # items of a list or dictionary
 ITERATORS: tuple[type, ...] = (
-    type(iter([])), type(iter(())), type(iter({})), type(iter("")), type(iter(range(0))), type(iter(set())),
+    type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter("")),
+    type(iter(range(0))), type(iter(set())), type(iter(collections.deque())),
     enumerate, zip, map, filter, reversed, itertools.cycle, itertools.islice, itertools.chain, itertools.count,
     GeneratorType,
 )  # fmt: skip
 
 
+class At(NamedTuple):
+    """Says where an iterator or a file is: in a function or a module, and by which name with attributes and items."""
+
+    scope: Key
+    name: str
+
+
+class Stands(NamedTuple):
+    """Holds an iterator, by a reference that lets it go when the script does, and its place."""
+
+    there: Callable[[], Any]
+    place: Any
+
+
 def iterators() -> list[str]:
-    """Return the names of iterators and files that functions of the script made and still read.
+    """Return the names of variables that are iterators or files, which functions of the script made and still read.
 
     Their place is not found again.
     """
     found: list[str] = []
     for frame in frames():
-        for name, asked in _with_place(frame):
-            if is_read(frame.frame, name):
-                found += asked
+        values = list(frame.variables.items())
+        found += [name for name, value in values if _has_place(value) and is_read(frame.frame, name)]
     return found
 
 
-class ModuleIterators:
-    """Knows where the iterators and files stood that are in variables of the script's modules when its loop began."""
+class HeldIterators:
+    """Knows where the iterators and files stood that the script held when its loops began.
+
+    In variables of its functions and modules, in lists, in objects of its own classes, in what its functions keep.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[Key, str], tuple[Any, Any]] | None = None
+        self._first: dict[At, Stands] | None = None
+        self._before: dict[At, Stands] = {}  # when this epoch began
+        self._prepared: dict[At, Stands] = {}  # what the script has made for this epoch, before its batches
 
     def loop_begins(self) -> None:
-        """See where they are, if this is the first loop."""
+        """See where they are, when the first loop begins, or the batches of an epoch."""
+        now = {at: stands for at, _, stands in self._now()}
         if self._first is None:
-            self._first = dict(self._now())
+            self._first = now
+            return
+        self._prepared = {at: one for at, one in now.items() if not _is_same(one, self._before.get(at))}
+
+    def epoch_begins(self) -> None:
+        """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
+        self._before = {at: stands for at, _, stands in self._now()}
+
+    def read_by_functions(self) -> list[str]:
+        """Return the names of those that functions of the script hold and that were read since, or made."""
+        return [name for (scope, _), name in self._read() if not scope.startswith(PLACE)]
+
+    def _read(self) -> list[At]:
+        """Return where those are that were read since, or made, and are not at their end."""
+        first = self._first or {}
+        found = []
+        for at, iterator, now in self._now():
+            seen = [one for one in (first.get(at), self._prepared.get(at)) if _is_same(now, one)]
+            unread = any(one.place == now.place for one in seen if one)
+            never_there = not seen and at not in first
+            if not (unread or (never_there and _is_at_end(iterator, now.place))):
+                found.append(at)
+        return found
 
     def refuse_read(self) -> None:
-        """Raise CheckpointError for one that was read since, or made."""
-        first = self._first or {}
-        for at, (iterator, place) in self._now():
-            known = first.get(at, (None, None))
-            if known[0] is not iterator or known[1] != place:
-                (module, _), name = at
-                raise plain.CheckpointError(
-                    f"the place of {name} in the {module} is not found again after a stop: let state.batches(...) draw "
-                    "from its source"
-                )
+        """Raise CheckpointError for one that was read since its loop began, or made."""
+        for (scope, _), name in self._read():
+            where = f" in the {scope}" if scope.startswith(PLACE) else ""
+            raise plain.CheckpointError(
+                f"the place of {name}{where} is not found again after a stop: let state.batches(...) draw from its "
+                "source"
+            )
 
-    def _now(self) -> Iterator[tuple[tuple[Key, str], tuple[Any, Any]]]:
-        """Yield them by where they are, each with its place."""
+    def _now(self) -> Iterator[tuple[At, Any, Stands]]:
+        """Yield them and where they are, those in variables of functions where the script goes on to read these."""
         for scope in scopes():
-            if isinstance(scope, Frame):
-                continue
-            for _, found in _with_place(scope):
-                for name, iterator in found.items():
-                    yield (scope.key, name), (iterator, _place_of(iterator))
+            for name, value in list(scope.variables.items()):
+                found = list(_held_within(name, value, DEPTH))
+                if found and isinstance(scope, Frame) and not is_read(scope.frame, name):
+                    continue
+                for inner, one in found:
+                    yield At(scope.key, inner), one, Stands(reference(one), _place_of(one))
 
 
-def _with_place(scope: Scope) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the variables that are or hold iterators and files, with these by their names."""
-    for name, value in list(scope.variables.items()):
-        held = {name: value}
-        if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
-            held.update({f"{name}.{inner}": one for inner, one in vars(value).items()})
-        elif type(value) is FunctionType or issubclass(type(value), type):
-            held.update({f"{name}.{inner}": one for (_, inner), one in kept_by_definition(value).items()})
-        elif type(value) is functools.partial:
-            held.update({f"{name}.args": one for one in value.args})
-        found = {inner: one for inner, one in held.items() if _has_place(one)}
-        if found:
-            yield name, found
+def _is_same(now: Stands, before: Stands | None) -> bool:
+    return before is not None and now.there() is before.there()
+
+
+def _held_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the iterators and files that this value is or holds, with their names."""
+    kind: Any = type(value)
+    if depth == 0 or kind in PLAIN or is_gone(value) or issubclass(kind, ModuleType):
+        return
+    if _has_place(value):
+        yield name, value
+        return
+    held: list[tuple[str, Any]] = []
+    if issubclass(kind, (list, tuple, collections.deque)):
+        held += [(f"{name}[{number}]", one) for number, one in enumerate(itertools.islice(value, MOST_LOOKED_AT))]
+    elif issubclass(kind, dict):
+        held += [(f"{name}[{key!r}]", one) for key, one in itertools.islice(value.items(), MOST_LOOKED_AT)]
+    if kind is FunctionType or issubclass(kind, type):
+        held += [(f"{name}.{inner}", one) for (_, inner), one in kept_by_definition(value).items()]
+    elif kind is functools.partial:
+        held += [(f"{name}.args", one) for one in (value.func, *value.args, *value.keywords.values())]
+    elif kind is MethodType:
+        held.append((name, value.__self__))
+    elif is_own(kind) or f"{kind.__module__}.{kind.__qualname__}" in OF_PYTHON:
+        held += [(f"{name}.{inner}", one) for inner, one in _attributes(value)]
+    for inner, one in held:
+        yield from _held_within(inner, one, depth - 1)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object of the script, those in slots, too."""
+    yield from list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items() if is_own(kind) else ():
+            if isinstance(slot, MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # it has no value yet
+                    yield name, slot.__get__(value)
 
 
 def _place_of(iterator: Any, depth: int = 3) -> Any:
@@ -104,11 +174,16 @@ def _place_of(iterator: Any, depth: int = 3) -> Any:
             return os.lseek(iterator.fileno(), 0, os.SEEK_CUR)
     if type(iterator) is itertools.count:
         return repr(iterator)
+    if _is_of_loader(iterator):
+        return iterator._num_yielded
     frame = getattr(iterator, "gi_frame", None)
     referents = [*gc.get_referents(iterator), *(gc.get_referents(frame) if frame is not None else ())]
     for read_in_step in [one for one in referents if type(one) is tuple]:  # by a zip or a map
         referents += read_in_step
     inner = [_place_of(one, depth - 1) for one in referents if depth and _has_place(one)]
+    if type(iterator) is itertools.cycle:
+        first_round = any(hasattr(one, "__next__") for one in referents)
+        return [len(one) for one in referents if type(one) is list] if first_round else object()  # nothing tells it
     if type(iterator) is not GeneratorType:
         return operator.length_hint(iterator, 0), inner
     if frame is None:
@@ -117,15 +192,32 @@ def _place_of(iterator: Any, depth: int = 3) -> Any:
     return frame.f_lasti, local, inner
 
 
+def _is_at_end(iterator: Any, place: Any) -> bool:
+    """True of one that gives nothing more, as far as its place tells."""
+    if _is_of_loader(iterator):
+        return hasattr(iterator, "__len__") and operator.length_hint(iterator, 1) <= place
+    if place is None:
+        return True
+    if not isinstance(place, tuple) or place[0] != 0 or len(place) != 2:
+        return False
+    reads_others = type(iterator) in (enumerate, zip, map, filter, itertools.islice, itertools.chain)
+    return all(_is_at_end(None, one) for one in place[1]) and not (reads_others and not place[1])
+
+
+def _is_of_loader(value: Any) -> bool:
+    dataloader = sys.modules.get("torch.utils.data.dataloader")
+    return dataloader is not None and issubclass(type(value), dataloader._BaseDataLoaderIter)
+
+
 def _has_place(value: Any) -> bool:
     """True of an iterator, or a file that is read, unless it goes through one of ours."""
     if is_gone(value) or issubclass(type(value), ModuleType):
         return False
-    if isinstance(value, io.IOBase):
+    if issubclass(type(value), io.IOBase):
         return value is not sys.stdin and not value.closed and value.readable() and not value.writable()
-    dataloader = sys.modules.get("torch.utils.data.dataloader")
-    kinds = (*ITERATORS, *((dataloader._BaseDataLoaderIter,) if dataloader else ()))
-    return isinstance(value, kinds) and not any(map(is_ours, [value, *gc.get_referents(value)]))
+    if not (issubclass(type(value), ITERATORS) or _is_of_loader(value)):
+        return False
+    return not any(map(is_ours, [value, *gc.get_referents(value)]))
 
 
 def is_ours(value: Any) -> bool:

@@ -183,7 +183,7 @@ def of_torch(model: Any) -> list[Any]:
     """Return names and shapes of all that a model of PyTorch keeps; its first batch gives some their shape."""
     found: list[Any] = []
     for name, value in model.state_dict().items():
-        given = hasattr(value, "shape") and "Uninitialized" not in type(value).__name__
+        given = "Uninitialized" not in type(value).__name__ and hasattr(value, "shape")
         found.append((name, tuple(value.shape) if given else ()))
     return found
 

@@ -1,4 +1,4 @@
-"""Keeps what a loop or a callback changes in its parts and no `state_dict` holds: what is trained, numbers of layers.
+"""Keeps what a loop or a callback changes in its parts and no `state_dict` holds: what is trained, how layers are set.
 
     if epoch == 5:
         for parameter in backbone.parameters():
@@ -6,16 +6,19 @@
         dropout.p = 0.3
 
 Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen; numbers and words
-that a layer of a library has been given stay. An optimizer that got parameter groups since training began is not saved,
-with a sentence: a new start could not load it. Called by `elastic` and the adapters; imports nothing of a library.
+that a layer of a library has been given stay; a layer that `eval()` was called of goes on to evaluate. An optimizer
+that got parameter groups since training began is not saved, with a sentence, as a new start could not load it; nor is a
+model with other layers (`built_parts`). Called by `elastic` and the adapters; imports nothing of a library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from reshape_hooks import plain
+from reshape_hooks.adapters.built_parts import BuiltParts
+from reshape_hooks.adapters.present_values import reference
 from reshape_hooks.adapters.script_frames import is_own
 
 NUMBERS = (int, float)
@@ -24,10 +27,14 @@ OF_RUN = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch._dynamo"
 
 
 class Changed(NamedTuple):
-    """Holds which parameters of a module are trained, in order, and what was set in its layers, by their names."""
+    """Holds which parameters of a module are trained, in order, and what was set in its layers, by their names.
+
+    `modes`: which of these layers train, and which evaluate; not in checkpoints of older versions.
+    """
 
     trained: Sequence[bool]
     layers: Mapping[str, Mapping[str, Any]]
+    modes: Sequence[tuple[str, bool]] = ()
 
 
 class TrainedParts:
@@ -36,27 +43,43 @@ class TrainedParts:
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._modules = {name: part for name, part in parts.items() if hasattr(part, "named_modules")}
         self._optimizers = {name: part for name, part in parts.items() if hasattr(part, "param_groups")}
+        self._built = BuiltParts(self._modules)
+        self._beside: dict[str, Callable[[], Any]] = {}
         self._given = self.state()
         self._groups = {name: len(part.param_groups) for name, part in self._optimizers.items()}
 
+    def add(self, beside: Iterable[tuple[str, Any]]) -> None:
+        """Keep of these modules, which were not given, which of their layers train."""
+        self._beside.update({f"beside {name}": reference(module) for name, module in beside})
+
+    def _modules_beside(self) -> dict[str, Any]:
+        there = {name: module() for name, module in self._beside.items()}
+        return {name: module for name, module in there.items() if module is not None}
+
     def state(self) -> dict[str, Changed]:
         """Return all that may change of each module."""
-        return {name: _of_module(part) for name, part in self._modules.items()}
+        beside = {name: Changed((), {}, _modes(module)) for name, module in self._modules_beside().items()}
+        return {**{name: _of_module(part) for name, part in self._modules.items()}, **beside}
 
     def changed(self) -> dict[str, Changed]:
-        """Return of those modules what is not what it was when they were given."""
+        """Return of those modules what is not what it was when they were given, and which of their layers train."""
         found = {}
         for name, now in self.state().items():
-            given = self._given[name]
+            given = self._given.get(name, now)
             layers = {layer: differing(values, given.layers.get(layer, {})) for layer, values in now.layers.items()}
             trained = now.trained if now.trained != given.trained else ()
-            change = Changed(trained, {layer: values for layer, values in layers.items() if values})
+            change = Changed(trained, {layer: values for layer, values in layers.items() if values}, now.modes)
             if any(change):
                 found[name] = change
         return found
 
-    def refuse_later_groups(self) -> None:
-        """Raise CheckpointError for an optimizer that has other parameter groups than it was given with."""
+    def loop_begins(self) -> None:
+        """The first loop begins: the layers are those that the script makes at each start."""
+        self._built.loop_begins()
+
+    def refuse_changed(self) -> None:
+        """Raise CheckpointError for an optimizer with other parameter groups, and for a module with other layers."""
+        self._built.refuse_changed()
         for name, part in self._optimizers.items():
             if len(part.param_groups) != self._groups[name]:
                 raise plain.CheckpointError(
@@ -64,16 +87,21 @@ class TrainedParts:
                     "before, with a learning rate of 0 or parameters that do not require gradients"
                 )
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Set again what `state` or `changed` returned."""
+    def restore(self, saved: Mapping[str, Any], modes: bool = True) -> None:
+        """Set again what `state` or `changed` returned. `modes`: also which layers train."""
+        present = {**self._modules, **self._modules_beside()}
         for name, one in saved.items():
-            module = self._modules[name]
+            module = present.get(name)
+            if module is None:  # the script has not made it yet
+                continue
             change = Changed(*one) if isinstance(one, tuple) else Changed(one, {})  # flags in older checkpoints
             for parameter, trained in zip(module.parameters(), change.trained):
                 if parameter.requires_grad != trained:
                     parameter.requires_grad = trained
+            trains = dict(change.modes) if modes else {}
             for layer_name, layer in module.named_modules():
                 layer.__dict__.update(change.layers.get(layer_name, {}))
+                layer.training = trains.get(layer_name, layer.training)
 
 
 def _of_module(module: Any) -> Changed:
@@ -81,8 +109,12 @@ def _of_module(module: Any) -> Changed:
     for name, layer in module.named_modules():
         if not is_own(type(layer)) and not type(layer).__module__.startswith(OF_RUN):
             layers[name] = settings(vars(layer), NUMBERS_AND_WORDS)
-            layers[name].pop("training", None)  # set by whoever trains or evaluates
-    return Changed([one.requires_grad for one in module.parameters()], layers)
+            layers[name].pop("training", None)
+    return Changed([one.requires_grad for one in module.parameters()], layers, _modes(module))
+
+
+def _modes(module: Any) -> tuple[tuple[str, bool], ...]:
+    return tuple((name, layer.training) for name, layer in module.named_modules())
 
 
 def settings(attributes: Mapping[str, Any], kinds: tuple[type, ...] = NUMBERS) -> dict[str, Any]:

@@ -349,7 +349,7 @@ class ElasticTrain:
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
         if "result" not in own[0]:
-            self.trained.refuse_later_groups()
+            self.trained.refuse_changed()
         found = sorted(folder.glob(f"{PREFIX}-*"))  # beside it trainers write what they like, such as a README
         if len(found) != 1:
             raise plain.CheckpointError(f"its trainer wrote {len(found)} folders {PREFIX}-* for one checkpoint")

@@ -29,7 +29,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
@@ -109,6 +109,7 @@ class Variables:
         self._carried = {(key, name) for key, values in saved for name in values}
         self._first: dict[tuple[Key, str], bytes] = {}
         self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
+        self._defined: dict[tuple[Key, str], tuple[Any, ...] | None] = {}  # which functions and classes they were
         self._said: set[tuple[Key, str]] = set()
         self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
         self._lost: set[tuple[Key, str]] = set()  # where it is another one since
@@ -149,6 +150,7 @@ class Variables:
         new = [name for name in variables if (holder.key, name) not in self._first]
         self._first.update({(holder.key, name): b"" for name in new})  # of what cannot be packed
         self._places.update({(holder.key, name): id(variables[name]) for name in new})
+        self._defined.update({(holder.key, name): _defined_by(variables[name]) for name in new})
         for name, pickled, objects in self._pickled(holder, new):
             self._first[holder.key, name] = _digest(pickled)
             places.add((holder.key, name), objects)
@@ -309,6 +311,12 @@ class Variables:
             if name.startswith("__"):
                 continue
             at = holder.key, name
+            if self._is_another_definition(at, variables[name]) and _goes_on(holder, name):
+                try:
+                    yield name, pickle.dumps(Packed("pickled", pickle.dumps(variables[name]))), []
+                except Exception:  # a lambda, or a function within another one
+                    self._lost.add(at)
+                continue
             packing = Packing(self._apart | self._apart_now, beside)
             pickled, objects = _pickled_or_left(variables[name], packing)
             if packing.unknown:
@@ -320,6 +328,11 @@ class Variables:
                     pickled, objects = self._pickled_whole(at, variables[name]) or (pickled, objects)
             if pickled:
                 yield name, pickled, objects
+
+    def _is_another_definition(self, at: tuple[Key, str], value: Any) -> bool:
+        """True of a function or class in place of what was there when the loop began, such as another loss."""
+        defined = _defined_by(value)
+        return defined is not None and self._defined.get(at) != defined
 
     def _pickled_whole(self, at: tuple[Key, str], value: Any) -> tuple[bytes, Objects] | None:
         """Return a variable that has changed with the large tensors and arrays in it; None if that is too much."""
@@ -409,6 +422,13 @@ def _shared_of(saved: Saved) -> dict[str, Any]:
 def _goes_on(holder: Holder, name: str) -> bool:
     """True if the script may still use what this variable holds now."""
     return not isinstance(holder, Frame) or is_read(holder.frame, name)
+
+
+def _defined_by(value: Any) -> tuple[Any, ...] | None:
+    """Return what a function or class has in common with all that the same lines define; None for all else."""
+    if not issubclass(type(value), (type, FunctionType, BuiltinFunctionType)):
+        return None
+    return value.__module__, value.__qualname__, id(getattr(value, "__code__", None))
 
 
 def _is_whole(packed: Any) -> bool:

@@ -11,15 +11,19 @@ from tests.frameworks.test_resumed_exactly import Run, Script, run, same_weights
 STEPS = 12
 IN_FIRST_EPOCHS, LATER = 5, 8
 LATER_GROUPS = "got parameter groups after training began"
+BUILT = "is built otherwise than when training began"
 LOOP = Script("torch", "torch_changed_parts.py", STEPS, None, itself=True)
 HUGGING_FACE = LOOP._replace(module="transformers", file="hf_changed_parts.py")
 LIGHTNING = LOOP._replace(module="lightning", file="lightning_changed_parts.py")
 KEPT = [
     (LOOP, "thaws"),
+    (LOOP, "evaluates"),
+    (LOOP, "shaped later"),
     pytest.param(LOOP, "a model around it", marks=pytest.mark.deep),
     pytest.param(LOOP, "an optimizer around it", marks=pytest.mark.deep),
     (HUGGING_FACE, "thaws"),
     (LIGHTNING, "thaws"),
+    (LIGHTNING, "evaluates"),
     pytest.param(LIGHTNING, "finetuning", marks=pytest.mark.deep),
     (LIGHTNING, "accumulates"),
     (LIGHTNING, "averages"),
@@ -29,6 +33,8 @@ KEPT = [
 ]
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),
+    (LOOP, "another layer", f"body {BUILT} (its layer '0' is another Linear)"),
+    pytest.param(LOOP, "pruned", f"head {BUILT} (its layer the whole has other tensors)", marks=pytest.mark.deep),
     (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
     pytest.param(
         LOOP,
@@ -38,6 +44,8 @@ REFUSED = [
     ),
     (LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
     (LOOP, "one that was not given", "beside (Linear) changes during training"),
+    pytest.param(HUGGING_FACE, "pruned", f"model {BUILT} (its layer 'head'", marks=pytest.mark.deep),
+    pytest.param(LIGHTNING, "pruned", f"model {BUILT} (its layer 'head'", marks=pytest.mark.deep),
     (HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
     pytest.param(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}", marks=pytest.mark.deep),
 ]

@@ -168,7 +168,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_what_an_epoch_prepares_before_its_batches_is_done_once"
         ],
         "what the script's functions and classes": [
-            "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on"
+            "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on",
+            "unit/hooks/test_large_variables.py::"
+            "test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on",
+            "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_said_to_begin_anew",
         ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
@@ -181,16 +184,26 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
-        "an iterator of the script": [ITERATOR],
+        "an iterator of the script": [
+            ITERATOR,
+            "unit/hooks/test_held_iterators.py::"
+            "test_one_that_is_held_elsewhere_and_read_ends_the_script_at_its_first_step",
+        ],
         "an iterator in a module": [
             "unit/hooks/test_script_modules.py::"
-            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped"
+            "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped",
+            "unit/hooks/test_held_iterators.py::"
+            "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",
         ],
         "a loop that is read beside": [BESIDE],
+        "a second `state.epochs(...)`": [
+            "unit/hooks/test_second_loops.py::test_a_second_loop_that_would_do_nothing_ends_with_a_sentence",
+            "unit/hooks/test_second_loops.py::test_what_the_sentence_asks_for_goes_on_after_each_stop",
+        ],
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
-        "another optimizer, scheduler or model": [ANOTHER],
+        "another optimizer, scheduler or model": [ANOTHER, f"{ANOTHER} # another layer"],
         "an optimizer, a scheduler, a metric": [NOT_GIVEN, f"{ANOTHER} # one that was not given"],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],

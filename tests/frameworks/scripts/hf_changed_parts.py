@@ -4,6 +4,7 @@ import sys
 
 import torch
 from asked import reached
+from torch.nn.utils import prune
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 weights_file, way = sys.argv[1:]
@@ -42,6 +43,8 @@ class Changes(TrainerCallback):
         if state.global_step == 6:
             for parameter in model.body.parameters():
                 parameter.requires_grad = True
+            if way == "pruned":
+                prune.l1_unstructured(model.head, "weight", 0.5)
             if way == "another group":
                 optimizer.add_param_group({"params": list(model.body.parameters()), "lr": 0.01})
         reached(state.global_step)

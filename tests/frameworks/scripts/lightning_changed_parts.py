@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     StochasticWeightAveraging,
 )
+from torch.nn.utils import prune
 
 weights_file, way = sys.argv[1:]
 
@@ -54,6 +55,10 @@ class Thaws(Callback):
             for parameter in module.body.parameters():
                 parameter.requires_grad = True
             module.drop.p = 0.4
+            if way == "pruned":
+                prune.l1_unstructured(module.head, "weight", 0.5)
+            if way == "evaluates":
+                module.drop.eval()
             if way == "another group":
                 trainer.optimizers[0].add_param_group({"params": list(module.body.parameters()), "lr": 0.01})
 

@@ -1,4 +1,4 @@
-"""Arrays that a loop changes in place, functions of one name, generators that spawn: all go on after a stop."""
+"""Arrays that a loop changes in place, functions of one name, other functions: all go on after a stop."""
 
 from __future__ import annotations
 
@@ -59,6 +59,48 @@ for step in state.steps(6):
 print("end", found, rng.integers(100))
 """
 
+SWITCHES = """
+import math, operator
+def mean(step):
+    return step / 2
+def largest(step):
+    return step * 7
+class Slow:
+    def __call__(self, step):
+        return -step
+def main():
+    loss, rule, kind, found = mean, math.floor, int, []
+    for step in state.steps(6):
+        if step == 2:
+            loss, rule, kind = largest, operator.neg, Slow
+        found.append((loss(step), rule(step), kind()(step) if kind is Slow else kind(step)))
+        work(step)
+    print("end", found)
+main()
+"""
+LAMBDA = """
+def main():
+    loss = abs
+    for step in state.steps(6):
+        if step == 2:
+            loss = lambda step: -step
+        loss(step)
+        work(step)
+    print("end")
+main()
+"""
+
+
+def test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on(tmp_path: Path) -> None:
+    whole, resumed = without_stops_and_with(tmp_path, {}, SWITCHES)
+    assert resumed == whole
+
+
+def test_one_that_has_no_name_is_said_to_begin_anew(tmp_path: Path) -> None:
+    lines, errors = run(tmp_path, {}, LAMBDA, 1, 3)
+    assert lines[-1] == "143"
+    assert "after a stop loss of main begins anew" in errors
+
 
 def test_arrays_that_the_loop_changes_in_place_go_on(tmp_path: Path) -> None:
     whole, resumed = without_stops_and_with(tmp_path, {}, IN_PLACE)
@@ -82,3 +124,24 @@ def test_functions_of_one_name_have_their_own_variables(tmp_path: Path) -> None:
 def test_generators_that_others_are_spawned_from_go_on(tmp_path: Path) -> None:
     whole, resumed = without_stops_and_with(tmp_path, {}, SPAWNS)
     assert resumed == whole
+
+
+DEFINES = """
+def fold(number):
+    def loss(step):
+        return step + number
+    rule = lambda step: -step
+    found = []
+    state = reshape_hooks.Elastic(drawn={"of": [number]})
+    for step in state.steps(2):
+        found.append(loss(step) + rule(step))
+        work(10 * number + step)
+    return found
+print("end", [fold(number) for number in range(3)])
+"""
+
+
+def test_functions_that_each_call_defines_anew_are_no_others(tmp_path: Path) -> None:
+    lines, errors = run(tmp_path, {}, DEFINES, 1)
+    assert lines[-2:] == ["end [[0, 0], [1, 1], [2, 2]]", "0"]
+    assert not errors

@@ -1,0 +1,105 @@
+"""Finds that a loop builds a model otherwise than its script does: a new start could not load what was saved then.
+
+    net[2] = torch.nn.Linear(8, 4)  # or pruning, weight_norm, LoRA, within the loop
+
+Promises: a model whose layers, or the names and shapes of what these save, are others than when training began is not
+saved, with a sentence. Not meant are lazy layers, which get their shapes in the first step, and layers that load by
+rules of their own. Called by `trained_parts`; Python 3.8 and newer, PyTorch only where the script uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from reshape_hooks import plain
+from reshape_hooks.adapters.present_values import reference
+
+
+class Layer(NamedTuple):
+    """Holds what a new start must make alike: the kind of a layer, and the shapes of what it saves, by their names.
+
+    `there`: gives the layer itself. `by_itself`: it loads by rules of its own.
+    """
+
+    there: Callable[[], Any]
+    kind: type
+    shapes: Mapping[str, tuple[int, ...]]
+    by_itself: bool
+
+
+class BuiltParts:
+    """Knows the layers of these modules, as they are when it is made."""
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self._modules = {name: module for name, module in modules.items() if not _loads_by_itself(module)}
+        self._built = {name: _layers(module) for name, module in self._modules.items()}
+
+    def loop_begins(self) -> None:
+        """See which layers there are now, of those that were there: the script makes them so at each start."""
+        for name, module in self._modules.items():
+            now = _layers(module)
+            built = self._built[name]
+            self._built[name] = {
+                at: now.get(at, one)._replace(shapes=one.shapes, by_itself=one.by_itself) for at, one in built.items()
+            }
+
+    def refuse_changed(self) -> None:
+        """Raise CheckpointError for a module with other layers, or one whose layers save other tensors."""
+        for name, module in self._modules.items():
+            difference = _difference(self._built[name], _layers(module))
+            if difference:
+                raise plain.CheckpointError(
+                    f"{name} is built otherwise than when training began ({difference}), which a new start would not "
+                    "do and so could not load: build all layers before training begins"
+                )
+
+
+def _layers(module: Any) -> dict[str, Layer]:
+    return {name: _layer(one) for name, one in module.named_modules()}
+
+
+def _layer(one: Any) -> Layer:
+    passing = getattr(one, "_non_persistent_buffers_set", ())
+    saved = {name: tensor for name, tensor in {**one._parameters, **one._buffers}.items() if name not in passing}
+    shapes = {name: tuple(tensor.shape) for name, tensor in saved.items() if _has_shape(tensor)}
+    lazy = any(tensor is not None and not _has_shape(tensor) for tensor in saved.values())
+    return Layer(reference(one), type(one), shapes, lazy or _loads_by_itself(one))
+
+
+def _has_shape(tensor: Any) -> bool:
+    return "Uninitialized" not in type(tensor).__name__ and hasattr(tensor, "shape")
+
+
+def _loads_by_itself(module: Any) -> bool:
+    """True of a module whose own class, or a hook that it has, decides what it loads."""
+    torch: Any = sys.modules["torch"]
+    if getattr(module, "_load_state_dict_pre_hooks", None):
+        return True
+    ways = [getattr(type(module), name, None) for name in ("load_state_dict", "_load_from_state_dict")]
+    ours = torch.nn.Module.load_state_dict, torch.nn.Module._load_from_state_dict
+    return any(
+        way is not one and not getattr(way, "__module__", "").startswith("torch.nn.") for way, one in zip(ways, ours)
+    )
+
+
+def _difference(built: Mapping[str, Layer], now: Mapping[str, Layer]) -> str:
+    """Say which layer is another one; empty if none is."""
+    free = [name for name, one in built.items() if one.by_itself]
+    for name in dict.fromkeys([*built, *now]):
+        if any(name == one or not one or name.startswith(f"{one}.") for one in free):
+            continue
+        layer = repr(name) if name else "the whole"
+        if name not in built:
+            return f"its layer {layer} is new"
+        if name not in now:
+            return f"its layer {layer} is gone"
+        before, after = built[name], now[name]
+        if before.kind is not after.kind:
+            return f"its layer {layer} was a {before.kind.__name__} and is a {after.kind.__name__}"
+        if before.shapes != after.shapes:
+            return f"its layer {layer} has other tensors"
+        if before.shapes and before.there() is not after.there():
+            return f"its layer {layer} is another {after.kind.__name__}"
+    return ""
