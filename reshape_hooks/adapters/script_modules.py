@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from reshape_hooks.library_code import is_library
 from reshape_hooks.on_import import AdaptingLoader
@@ -47,7 +47,15 @@ def is_of_module(key: tuple[str, str]) -> bool:
     return name.startswith(PLACE) and bool(file)
 
 
-_looked_at: dict[str, tuple[Any, Module | None]] = {}  # by name in sys.modules; None for what is not the script's
+class LookedAt(NamedTuple):
+    """Says of what stands in `sys.modules` whether it is a module of the script's own, without keeping it alive."""
+
+    identity: int
+    is_own: bool
+
+
+# By name. A module that we held would end after those that its files need to be closed.
+_looked_at: dict[str, LookedAt] = {}
 
 
 def modules(running: Container[int]) -> list[Module]:
@@ -58,9 +66,9 @@ def modules(running: Container[int]) -> list[Module]:
     found: dict[int, Module] = {}
     for name in list(sys.modules):
         there = sys.modules.get(name)
-        if name not in _looked_at or _looked_at[name][0] is not there:
-            _looked_at[name] = there, _own_module(name, there)
-        module = _looked_at[name][1]
+        if name not in _looked_at or _looked_at[name].identity != id(there):
+            _looked_at[name] = LookedAt(id(there), _own_module(name, there) is not None)
+        module = _own_module(name, there) if _looked_at[name].is_own else None
         if module is not None and id(module.variables) not in running:
             found.setdefault(id(module.variables), module)  # a module may have two names
     return list(found.values())
