@@ -87,7 +87,7 @@ class DecisionLoop:
         """`nothing_runs`: the platform's word that no process of a missing job is left; it also ends those that are."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
-        self.decide: Decide = decide  # an experiment may set another one
+        self.decide: Decide | None = None  # which an experiment sets in place of the scheduler
         self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder(telemetry.give_way)
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
         self._tables: dict[str, list[Doc]] = {}  # the rows of `TABLES`
@@ -127,7 +127,7 @@ class DecisionLoop:
             seen = {**seen, **written}
         if written := self._record_missed_deadlines(seen, snapshot):
             seen = {**seen, **written}
-        decisions = self.decide(snapshot, began, self.settings)  # 4
+        decisions = (self.decide or decide)(snapshot, began, self.settings)  # 4
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, decisions, began, self.settings)
         held = {decision.job for decision in decisions}

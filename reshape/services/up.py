@@ -97,7 +97,7 @@ def run(
         address = Address(_url(host, listener), secret(state / "api.token"))
         emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
         coordinator, platform = _build(state, store, address, found, emulated, config, settings)
-        coordinator.loop.decide = decide or coordinator.loop.decide
+        coordinator.loop.decide = decide
         look = LocalInventory(state) if any(not gpu.emulated for gpu in found[0].gpus) else None
         if look is not None:  # before anything is given to a job
             found = [with_problems(found[0], look())]
