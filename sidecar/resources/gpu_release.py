@@ -46,8 +46,10 @@ class ReleaseProof:
         until, held = asyncio.get_running_loop().time() + RELEASE_S, list[str]()
         while before and (left := until - asyncio.get_running_loop().time()) > 0:
             now = await self._read(list(before), left)
-            if now is None:
-                return ["NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"]
+            if now is None:  # a reading that began shortly before the end of the wait tells no more than the last one
+                return held or [
+                    "NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"
+                ]
             held = [said for gpu_id, was in before.items() if (said := _held(gpu_id, was, now.get(gpu_id), holder))]
             if not held:
                 break

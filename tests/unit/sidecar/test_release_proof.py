@@ -64,8 +64,23 @@ def test_it_waits_until_the_processes_are_gone_and_the_memory_is_back() -> None:
 def test_after_a_bounded_wait_it_says_what_is_held(
     monkeypatch: pytest.MonkeyPatch, after: tuple[int, list[int]], said: str
 ) -> None:
-    monkeypatch.setattr(gpu_release, "RELEASE_S", 0.1)
+    monkeypatch.setattr(gpu_release, "RELEASE_S", 1.0)
     assert held(Looks(FakeGpu("GPU-1"), (0, []), after)) == [said]
+
+
+def test_a_reading_that_does_not_end_within_the_wait_takes_nothing_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_release, "RELEASE_S", 1.0)
+    answered = threading.Event()
+
+    class Slow(Looks):
+        def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
+            if not self.states:
+                answered.wait(2.0)
+            return super().footprints(gpu_ids)
+
+    assert held(Slow(FakeGpu("GPU-1"), (0, []), (0, [5]))) == ["GPU GPU-1 is still in use by process 5"]
 
 
 def test_without_a_reading_from_before_the_start_it_does_not_wait() -> None:
