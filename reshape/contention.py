@@ -47,11 +47,20 @@ def measure(
     rounds = list(_rounds(argv, most, cpus))
     lost = [1.0 - statistics.fmean(speeds[count] / speeds[1] for speeds in rounds) for count in counts]
     return ContentionRecording(
-        model, framework, list(options), date.today().isoformat(), machine(), load, list(cpus), HOW,
-        [round(speeds[1], 2) for speeds in rounds], counts,
-        [round(statistics.fmean(speeds[count] for speeds in rounds), 2) for count in counts],
-        [round(share, 4) for share in lost], round(per_job(counts, lost), 4),
-    )  # fmt: skip
+        model=model,
+        framework=framework,
+        options=list(options),
+        date=date.today().isoformat(),
+        machine=machine(),
+        load=load,
+        cpus=list(cpus),
+        how=HOW,
+        alone=[round(speeds[1], 2) for speeds in rounds],
+        beside=counts,
+        speed=[round(statistics.fmean(speeds[count] for speeds in rounds), 2) for count in counts],
+        lost=[round(share, 4) for share in lost],
+        contention=round(per_job(counts, lost), 4),
+    )
 
 
 def per_job(counts: Sequence[int], lost: Sequence[float]) -> float:
@@ -66,14 +75,18 @@ class _Beside:
     """One of the trainings that run side by side."""
 
     def __init__(self, argv: Sequence[str], folder: str, cpus: Sequence[int]) -> None:
+        self.argv = argv
         threads = dict.fromkeys(THREADS, str(len(cpus)))
         given = {"RESHAPE_CHECKPOINTS": folder, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
         with _bound_to(cpus):
             self.process = subprocess.Popen(
                 argv, cwd=folder, env=os.environ | given | threads, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-        self.reader, self.last, self.time = ProgressReader(), b"", 0.0
-        self.steps, self.began = 0, (0, 0.0)  # and iterations and CPU time where measuring began
+        self.reader = ProgressReader()
+        self.last = b""  # of its output
+        self.time = 0.0  # CPU seconds that it has used
+        self.steps = 0
+        self.began = (0, 0.0)  # iterations and CPU time where measuring began
 
     @property
     def output(self) -> IO[bytes]:
@@ -86,7 +99,7 @@ class _Beside:
         self.last = (self.last + chunk)[-500:]
         if not chunk:
             said = self.last.decode(errors="replace").strip()
-            raise RecordingFailed(f"{' '.join(self.process.args)} did not train on. Its last output: {said}")  # type: ignore[arg-type]
+            raise RecordingFailed(f"{' '.join(self.argv)} did not train on. Its last output: {said}")
         self.time = cpu_s(self.process.pid)
         self.reader.feed(chunk, self.time)
         self.steps = self.reader.progress.iterations

@@ -37,16 +37,19 @@ class CoreSecondMeter:
     """Counts, from entering to leaving it, for the processes that name a folder in arguments or environment."""
 
     def __init__(self, folder: Path, proc: Path = Path("/proc")) -> None:
-        self._folder, self._proc = str(folder).encode(), proc
+        self._folder = str(folder).encode()
+        self._proc = proc
         self._cpus = os.sched_getaffinity(0)
         self._used: dict[tuple[str, str], tuple[bool, float]] = {}  # by pid and start: whether it trains, and seconds
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="core-seconds", daemon=True)
-        self._began, self._busy_before = 0.0, 0.0
+        self._began = 0.0
+        self._busy_before = 0.0
         self.found = CoreSeconds(0.0, 0.0, 0.0, 0.0)
 
     def __enter__(self) -> CoreSecondMeter:
-        self._began, self._busy_before = time.monotonic(), self._busy_s()
+        self._began = time.monotonic()
+        self._busy_before = self._busy_s()
         self._thread.start()
         return self
 
@@ -54,7 +57,8 @@ class CoreSecondMeter:
         self._left.set()
         self._thread.join()
         self._look()
-        busy_s, spent_s = self._busy_s() - self._busy_before, time.monotonic() - self._began
+        busy_s = self._busy_s() - self._busy_before
+        spent_s = time.monotonic() - self._began
         trainings = sum(seconds for trains, seconds in self._used.values() if trains)
         own = sum(seconds for trains, seconds in self._used.values() if not trains)
         self.found = CoreSeconds(trainings, own, max(0.0, busy_s - trainings - own), spent_s * len(self._cpus))
@@ -82,10 +86,12 @@ class CoreSecondMeter:
 
 def of_run(given: CoreSeconds, asked_s: float | None) -> dict[str, Any]:
     """Return the fields of a run's row; `asked_s`: core-seconds of the work of its jobs, where they train on CPU."""
-    asked = {} if asked_s is None else {"asked_core_s": asked_s}
-    return asked | {
-        "core_s": given.trainings, "own_core_s": given.own, "others_core_s": given.others, "all_core_s": given.all
-    }  # fmt: skip
+    found: dict[str, Any] = {} if asked_s is None else {"asked_core_s": asked_s}
+    found["core_s"] = given.trainings
+    found["own_core_s"] = given.own
+    found["others_core_s"] = given.others
+    found["all_core_s"] = given.all
+    return found
 
 
 def why_off(baseline: Mapping[str, Any], should_s: float) -> str | None:
@@ -100,7 +106,8 @@ def why_off(baseline: Mapping[str, Any], should_s: float) -> str | None:
         f"Draw {baseline['seed']} says nothing of the policies: its baseline {baseline['policy']} took {took_s:.0f} s, "
         f"where {should_s:.0f} s are simulated"
     )
-    others, whole = baseline["others_core_s"], baseline["all_core_s"]
+    others = baseline["others_core_s"]
+    whole = baseline["all_core_s"]
     used = f"other programs used {others:.0f} of {whole:.0f} core-seconds meanwhile"
     if others > BUSY * whole:
         return f"{sentence}; {used}: end them and run it again."

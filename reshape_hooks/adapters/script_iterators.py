@@ -10,7 +10,6 @@ Called by `elastic` and `side_by_side`; from Python 3.8 on, the standard library
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import gc
 import io
@@ -19,14 +18,14 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
 from reshape_hooks.adapters.present_values import reference
 from reshape_hooks.adapters.script_frames import Frame, frames, is_gone, is_own, scopes
 from reshape_hooks.adapters.script_modules import PLACE
-from reshape_hooks.adapters.variables import OF_PYTHON, PLAIN, is_read, kept_by_definition
+from reshape_hooks.adapters.variables import OF_PYTHON, PLAIN, attributes_of, is_read, kept_by_definition
 
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Key
@@ -150,19 +149,9 @@ def _held_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]
     elif kind is MethodType:
         held.append((name, value.__self__))
     elif is_own(kind) or f"{kind.__module__}.{kind.__qualname__}" in OF_PYTHON:
-        held += [(f"{name}.{inner}", one) for inner, one in _attributes(value)]
+        held += [(f"{name}.{inner}", one) for inner, one in attributes_of(value).items()]
     for inner, one in held:
         yield from _held_within(inner, one, depth - 1)
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object of the script, those in slots, too."""
-    yield from list(getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        for name, slot in vars(kind).items() if is_own(kind) else ():
-            if isinstance(slot, MemberDescriptorType):
-                with contextlib.suppress(AttributeError):  # it has no value yet
-                    yield name, slot.__get__(value)
 
 
 def _place_of(iterator: Any, depth: int = 3) -> Any:

@@ -372,7 +372,8 @@ class Shared:
     """
 
     def __init__(self, first: Mapping[Ref, Ref], places: Mapping[At, int]) -> None:
-        self._first, self._places = first, places
+        self._first = first
+        self._places = places
         self._now = Places()
         self._groups: list[list[Ref]] = []
         self._objects: dict[At, Objects] = {}
@@ -803,7 +804,7 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     base = None if of_library else _base(kind)
     if of_library or hasattr(value, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
-    values = _attributes_of(value)
+    values = attributes_of(value)
     packing.take(1 + len(values))
     if not packing.knows(kind):
         packing.unknown.append(value)
@@ -882,7 +883,7 @@ def _slots(kind: type) -> dict[str, Any]:
     }
 
 
-def _attributes_of(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object of the script, those in slots, too."""
     slots = {name: one.__get__(value) for name, one in _slots(type(value)).items() if _is_filled(one, value)}
     return {**slots, **getattr(value, "__dict__", {})}
@@ -1125,7 +1126,7 @@ def _unpack_object(packed: Packed, is_there: Any, table: Table) -> Any:
             return MISSING
         made = kind.__new__(kind)
     table.put(packed.number, made)
-    old = _attributes_of(is_there) if same else {}
+    old = attributes_of(is_there) if same else {}
     attributes = {key: unpack(one, old.get(key, MISSING), table) for key, one in packed.value.items()}
     if is_new and any(one is MISSING for one in attributes.values()):
         return MISSING
