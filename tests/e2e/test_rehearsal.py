@@ -81,7 +81,9 @@ print("begins", flush=True)
 @functools.lru_cache
 def rows():  # kept in no variable of the loop
     return []
-source = {"rows": iter(range(1000))}
+@functools.lru_cache
+def source():
+    return iter(range(1000))
 writes = "import sys; file = open('child.csv', 'w', 1); [file.write(line) for line in sys.stdin]"
 child = subprocess.Popen([sys.executable, "-c", writes], stdin=subprocess.PIPE, text=True, bufsize=1)
 folder = f"runs/{time.time():.3f}"
@@ -95,7 +97,7 @@ for step in state.steps(120):
     with open(f"{folder}/log.csv", "a") as file:
         file.write(f"{step}\\n")
     with open("order.csv", "a") as file:
-        file.write(f"{next(source['rows'])}\\n")
+        file.write(f"{next(source())}\\n")
     child.stdin.write(f"{step}\\n")
     drawn.write(f"{step},{os.urandom(4).hex()}1,{time.time()}\\n")
     print("mean", sum(rows()) / len(rows()), flush=True)
