@@ -34,7 +34,7 @@ def test_arrays_over_all_devices_go_on_over_those_that_there_are_now(tmp_path: P
         printed, errors = process.communicate(timeout=WITHIN_S)
         ends.append(process.returncode)
     assert ends == [143, 0], errors
-    assert "measured 28.0 8.0 [2, 2] 5" in printed.splitlines(), "what is large and in no dictionary begins anew"
+    assert "measured 28.0 8.0 [2, 2] 8" in printed.splitlines(), "what is large and in no dictionary goes on, too"
 
 
 def test_processes_that_have_met_by_jax_are_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -307,7 +307,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "data whose order may": [ORDER],
         "what cannot be pickled": [UNTRIED],
         "variables that the loop has not": [UNCHANGED],
-        "large arrays in variables": [f"{SHARDED} # what is large and in no dictionary begins anew", REHEARSED],
+        "arrays in variables of the loop": [f"{SHARDED} # what is large and in no dictionary goes on, too"],
+        "more than 256 MiB of arrays": [REHEARSED],
     },
 }  # fmt: skip
 
