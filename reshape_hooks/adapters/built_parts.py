@@ -95,7 +95,8 @@ def _difference(built: Mapping[str, Layer], now: Mapping[str, Layer]) -> str:
             return f"its layer {layer} is new"
         if name not in now:
             return f"its layer {layer} is gone"
-        before, after = built[name], now[name]
+        before = built[name]
+        after = now[name]
         if before.kind is not after.kind:
             return f"its layer {layer} was a {before.kind.__name__} and is a {after.kind.__name__}"
         if before.shapes != after.shapes:

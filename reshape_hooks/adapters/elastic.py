@@ -273,8 +273,8 @@ class Elastic:
 
     def _set_layers_again(self) -> None:
         """Let the layers be as they were at the stop: right behind it the loop goes on."""
-        saved, self._trained_at_stop = self._trained_at_stop, {}
-        self._trained.restore(saved)
+        self._trained.restore(self._trained_at_stop)
+        self._trained_at_stop = {}
 
     def _look_at_script(self) -> None:
         """A loop begins: see what holds the parts, and what the script has made beside them."""

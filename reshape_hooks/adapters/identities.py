@@ -24,7 +24,7 @@ MISSING: Any = object()
 
 
 class Places:
-    """Where each object is. It keeps them all alive, so that none takes the identity of one that is gone."""
+    """Knows where each object is; keeps them all alive, so that none takes the identity of one that is gone."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[Ref]] = {}
@@ -41,12 +41,12 @@ class Places:
         return [refs for refs in self._of.values() if len(refs) > 1]
 
 
-def numbered(groups: Iterable[Sequence[Ref]]) -> dict[Ref, Ref]:
+def first_places(groups: Iterable[Sequence[Ref]]) -> dict[Ref, Ref]:
     """Return the first place of the object of each place."""
     return {ref: group[0] for group in groups for ref in group}
 
 
-def moved(before: Mapping[Ref, Ref], now: Mapping[Ref, Ref], among: Collection[At]) -> set[Ref]:
+def shared_otherwise(before: Mapping[Ref, Ref], now: Mapping[Ref, Ref], among: Collection[At]) -> set[Ref]:
     """Return the places in these variables whose object is shared with others of them than `before`."""
     found: set[Ref] = set()
     for one, other in ((before, now), (now, before)):
@@ -60,20 +60,20 @@ def moved(before: Mapping[Ref, Ref], now: Mapping[Ref, Ref], among: Collection[A
     return found
 
 
-def shape(objects: Iterable[tuple[int, Any]]) -> bytes:
+def digest_of_types(objects: Iterable[tuple[int, Any]]) -> bytes:
     """Return what is the same for variables that hold objects of the same types in the same order."""
     names = "\n".join(f"{number} {type(one).__module__}.{type(one).__qualname__}" for number, one in objects)
     return hashlib.blake2b(names.encode(), digest_size=16).digest()
 
 
 class Table:
-    """The objects that stand for the saved ones while variables are set again.
+    """Holds the objects that stand for the saved ones while variables are set again.
 
     `groups`: which places have one object. `rebound`: variables that held another object than at the beginning.
     """
 
     def __init__(self, groups: Iterable[Sequence[Ref]] = (), rebound: Collection[At] = ()) -> None:
-        self._first = numbered(groups)
+        self._first = first_places(groups)
         self._rebound = rebound
         self._at: At = (("", ""), "")
         self._made: dict[Ref, Any] = {}
@@ -88,27 +88,27 @@ class Table:
         ref = self._at, number
         return self._first.get(ref, ref)
 
-    def reserve(self, at: At, there: Any) -> None:
+    def reserve_object(self, at: At, there: Any) -> None:
         """Let the object of the new start stand for the one that this variable held from the beginning to the stop."""
         ref = self._first.get((at, 0), (at, 0))
         if ref not in self._standing and id(there) not in self._reserved:
             self._standing[ref] = there
             self._reserved[id(there)] = ref
 
-    def leave(self, at: At, objects: Iterable[tuple[int, Any]]) -> None:
+    def take_unchanged(self, at: At, objects: Iterable[tuple[int, Any]]) -> None:
         """Take the objects of a variable that was not saved as they are, for those that share them."""
         for number, one in objects:
             ref = self._first.get((at, number))
             if ref is not None:
                 self._taken[id(one)] = self._made.setdefault(ref, one)
 
-    def begin(self, at: At) -> None:
+    def begin_variable(self, at: At) -> None:
         """Set this variable next."""
         self._at = at
         self._lately = []
         self.unknown = []
 
-    def known(self, name: tuple[str, str], find: Callable[[str, str], Any]) -> Any:
+    def find_class(self, name: tuple[str, str], find: Callable[[str, str], Any]) -> Any:
         """Return the class of this module and name, which is looked for once."""
         if name not in self._classes:
             self._classes[name] = find(*name)
@@ -117,7 +117,7 @@ class Table:
             self.unknown.append(name[1])
         return found
 
-    def undo(self) -> None:
+    def undo_variable(self) -> None:
         """Forget what this variable has made: it cannot be set."""
         for ref in self._lately:
             self._forget(ref)
@@ -126,20 +126,20 @@ class Table:
         made = self._made.pop(ref, MISSING)
         self._taken.pop(id(made), None)
 
-    def forget(self, number: int | None) -> None:
+    def forget_object(self, number: int | None) -> None:
         """Forget this object, which cannot be made."""
         if number is not None:
             self._forget(self._ref(number))
 
-    def made(self, number: int) -> Any:
+    def made_object(self, number: int) -> Any:
         """Return the object of this number; MISSING if it is not there yet."""
         return self._made.get(self._ref(number), MISSING)
 
-    def standing(self, number: int, there: Any) -> Any:
+    def object_of_new_start(self, number: int, there: Any) -> Any:
         """Return the object of the new start that stands for this one, perhaps in another place."""
         return self._standing.get(self._ref(number), there)
 
-    def free(self, number: int | None, there: Any) -> Any:
+    def free_to_fill(self, number: int | None, there: Any) -> Any:
         """Return the object that is there if it may be filled with what this one held; else MISSING."""
         if number is None or there is MISSING:
             return there
@@ -149,7 +149,7 @@ class Table:
             return MISSING
         return there
 
-    def put(self, number: int | None, one: Any) -> None:
+    def remember_object(self, number: int | None, one: Any) -> None:
         """Remember what stands for this object, before what it holds is known."""
         if number is not None and one is not MISSING:
             ref = self._ref(number)
@@ -157,7 +157,7 @@ class Table:
             self._taken[id(one)] = one
             self._lately.append(ref)
 
-    def reach(self, groups: Iterable[Sequence[Ref]], at: At) -> list[tuple[int, Any]]:
+    def objects_for_later(self, groups: Iterable[Sequence[Ref]], at: At) -> list[tuple[int, Any]]:
         """Return the objects of a variable that cannot be set yet, which others hold."""
         there = ((ref[1], self._made.get(group[0], MISSING)) for group in groups for ref in group if ref[0] == at)
         return [(number, one) for number, one in there if one is not MISSING]

@@ -10,6 +10,7 @@ Promises: a module of a library, or one that loads only when it is used, is neve
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -67,21 +68,31 @@ def modules(running: Container[int]) -> list[Module]:
     for name in list(sys.modules):
         there = sys.modules.get(name)
         if name not in _looked_at or _looked_at[name].identity != id(there):
-            _looked_at[name] = LookedAt(id(there), _own_module(name, there) is not None)
-        module = _own_module(name, there) if _looked_at[name].is_own else None
-        if module is not None and id(module.variables) not in running:
-            found.setdefault(id(module.variables), module)  # a module may have two names
+            _looked_at[name] = LookedAt(id(there), _is_own_module(name, there))
+        if _looked_at[name].is_own:
+            variables = _variables_of(there)
+            if id(variables) not in running:  # and once only: a module may have two names
+                found.setdefault(id(variables), Module(name, _file_of(variables), variables))
     return list(found.values())
 
 
-def _own_module(name: str, module: Any) -> Module | None:
+def _variables_of(module: Any) -> dict[str, Any]:
+    """Return the variables of a module, without loading one that waits to be used."""
+    variables: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return variables
+
+
+def _is_own_module(name: str, module: Any) -> bool:
     if not issubclass(type(module), ModuleType):
-        return None
-    variables = object.__getattribute__(module, "__dict__")  # without loading one that waits to be used
+        return False
+    file = _file_of(_variables_of(module))
+    return bool(file) and OURS not in Path(file).resolve().parents and not is_library(file, name)
+
+
+def _file_of(variables: Mapping[str, Any]) -> str:
+    """Return the file of a module; empty if it has none, or has put something else there."""
     file = variables.get("__file__")
-    if not isinstance(file, str) or OURS in Path(file).resolve().parents or is_library(file, name):
-        return None
-    return Module(name, file, variables)
+    return file if isinstance(file, str) else ""
 
 
 class LaterImports:
@@ -104,18 +115,19 @@ class LaterImports:
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or is_library(spec.origin or "", fullname):
             return None
-        loader: Any = AdaptingLoader(spec.loader, self._has_run)
+        loader: Any = AdaptingLoader(spec.loader, functools.partial(self._has_run, fullname))
         spec.loader = loader
         return spec
 
-    def _has_run(self, module: ModuleType) -> None:
-        found = _own_module(module.__name__, module)
+    def _has_run(self, name: str, module: Any) -> None:
+        is_own = _is_own_module(name, module)
         for told in list(self._told):
             imported = told()
             if imported is None:
                 self._told.remove(told)
-            elif found is not None:
-                imported(found)
+            elif is_own:
+                variables = _variables_of(module)
+                imported(Module(name, _file_of(variables), variables))
 
 
 later_imports = LaterImports()

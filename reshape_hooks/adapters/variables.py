@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reshape_hooks import plain
 from reshape_hooks.adapters import pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
-from reshape_hooks.adapters.identities import MISSING, Places, Table, moved, numbered, shape
+from reshape_hooks.adapters.identities import MISSING, Places, Table, digest_of_types, first_places, shared_otherwise
 from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
 from reshape_hooks.adapters.script_frames import Frame, Object, is_own, scopes
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
@@ -143,7 +143,7 @@ class Variables:
         places = Places()
         for holder in self._holders():
             self._look_at(holder, places)
-        self._shared_first.update(numbered(places.shared()))
+        self._shared_first.update(first_places(places.shared()))
 
     def _look_at(self, holder: Holder, places: Places) -> None:
         variables = holder.variables
@@ -169,7 +169,9 @@ class Variables:
         left = {key: values for key, values in self._saved if is_of_module(key) and key not in there}
         self._not_imported.update(left)
         groups = _shared_of(self._saved)["groups"]
-        self._shared_late = {(key, name): self._table.reach(groups, (key, name)) for key in left for name in left[key]}
+        self._shared_late = {
+            (key, name): self._table.objects_for_later(groups, (key, name)) for key in left for name in left[key]
+        }
         if not left:
             self._table = Table()
         self._saved = ()
@@ -225,6 +227,7 @@ class Variables:
 
         A pool, a connection, a writer. Other variables may say that it is there, as `ready = True` does.
         """
+        apart = self._apart | self._apart_now
         new = [
             name
             for name in (*left, *changed)
@@ -235,7 +238,7 @@ class Variables:
             if name in changed:
                 if not _is_whole(pickle.loads(changed[name])):
                     return name
-            elif not (_collects(value) or _is_definition(value) or id(value) in self._apart | self._apart_now):
+            elif not (_collects(value) or _is_definition(value) or id(value) in apart):
                 return name
         return ""
 
@@ -278,11 +281,11 @@ class Variables:
             for name in list(variables):
                 at = holder.key, name
                 if at in held:
-                    table.reserve(at, variables[name])
+                    table.reserve_object(at, variables[name])
             kept = [name for name in variables if (holder.key, name) in shared["unchanged"]]
             for name, _, objects in self._pickled(holder, kept):
-                if shape(objects) == shared["unchanged"][holder.key, name]:
-                    table.leave((holder.key, name), objects)
+                if digest_of_types(objects) == shared["unchanged"][holder.key, name]:
+                    table.take_unchanged((holder.key, name), objects)
         self._set(sorted(to_set, key=lambda one: (one[0].key, one[1]) not in held), table)
         if self._saved:
             self._table = table
@@ -307,6 +310,7 @@ class Variables:
     def _pickled(self, holder: Holder, names: Iterable[str]) -> Iterator[tuple[str, bytes, Objects]]:
         variables = holder.variables
         beside = isinstance(holder, Object)
+        apart = self._apart | self._apart_now
         for name in list(names):
             if name.startswith("__"):
                 continue
@@ -317,7 +321,7 @@ class Variables:
                 except Exception:  # a lambda, or a function within another one
                     self._lost.add(at)
                 continue
-            packing = Packing(self._apart | self._apart_now, beside)
+            packing = Packing(apart, beside)
             pickled, objects = _pickled_or_left(variables[name], packing)
             if packing.unknown:
                 self._unknown[at] = packing.unknown
@@ -347,15 +351,15 @@ class Variables:
         changed: dict[int, tuple[Holder, dict[str, Any]]] = {}
         for holder, name, pickled in saved:
             is_there = holder.variables.get(name, MISSING)
-            table.begin((holder.key, name))
+            table.begin_variable((holder.key, name))
             try:
                 value = unpack(pickle.loads(pickled), is_there, table)
             except Exception as fault:
-                table.undo()
+                table.undo_variable()
                 plain.warn(f"reshape: the variable {name} begins anew, because it cannot be set again: {fault}")
                 continue
             if value is MISSING:
-                table.undo()
+                table.undo_variable()
             if (value is MISSING or table.unknown) and _goes_on(holder, name):
                 why = f"class {table.unknown[0]} that it held" if table.unknown else "object that it held"
                 plain.warn(f"reshape: the variable {name} begins anew, because a new start does not find the {why}")
@@ -366,7 +370,7 @@ class Variables:
 
 
 class Shared:
-    """Which objects several variables hold when they are saved. Add all variables, `close` it, then ask.
+    """Knows which objects several variables hold when they are saved. Add all variables, `close` it, then ask.
 
     `first`: which places had one object when the loop began. `places`: which object each variable held then.
     """
@@ -394,7 +398,7 @@ class Shared:
         """Take what holds another object than at the beginning for changed, although that looks the same."""
         self._groups = self._now.shared()
         unchanged = self._objects.keys() - self.changed
-        others = moved(self._first, numbered(self._groups), unchanged)
+        others = shared_otherwise(self._first, first_places(self._groups), unchanged)
         self.changed.update(at for at, number in others if number or at not in self._held)
 
     def leave_out(self, variables: Iterable[At]) -> None:
@@ -409,7 +413,7 @@ class Shared:
         return {
             "groups": groups,
             "held": self._held - self._out,
-            "unchanged": {at: shape(self._objects[at]) for at in unchanged},
+            "unchanged": {at: digest_of_types(self._objects[at]) for at in unchanged},
         }
 
 
@@ -452,7 +456,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_definition(value: Any) -> bool:
-    return issubclass(type(value), (type, ModuleType, FunctionType))
+    return _defined_by(value) is not None or issubclass(type(value), ModuleType)
 
 
 def _parameters_of(part: Any) -> Iterator[Any]:
@@ -704,7 +708,9 @@ def _local_class(module: str, name: str) -> Any:
     """Return a class that is defined in a function of the script that still runs; None if there is none."""
     for scope in scopes()[::-1]:
         for value in list(scope.variables.values()):
-            kind = value if isinstance(value, type) else type(value)  # one that it holds, or of what it holds
+            kind: Any = type(value)  # of what it holds, or one that it holds
+            if issubclass(kind, type):
+                kind = value
             if (kind.__module__, kind.__qualname__) == (module, name):
                 return kind
     return None
@@ -955,16 +961,16 @@ def unpack(packed: Packed, is_there: Any = MISSING, table: Table | None = None) 
     table = table or Table()
     if packed.number is None:
         return UNPACK[packed.kind](packed, is_there, table)
-    made = table.made(packed.number)
+    made = table.made_object(packed.number)
     if made is not MISSING:
         return made
     if packed.kind == AGAIN:
         return MISSING
-    value = UNPACK[packed.kind](packed, table.standing(packed.number, is_there), table)
+    value = UNPACK[packed.kind](packed, table.object_of_new_start(packed.number, is_there), table)
     if value is MISSING:
-        table.forget(packed.number)
-    elif table.made(packed.number) is MISSING:
-        table.put(packed.number, value)
+        table.forget_object(packed.number)
+    elif table.made_object(packed.number) is MISSING:
+        table.remember_object(packed.number, value)
     return value
 
 
@@ -973,20 +979,20 @@ def _unpack_plain(packed: Packed, _is_there: Any, _table: Table) -> Any:
 
 
 def _unpack_plain_items(packed: Packed, is_there: Any, table: Table) -> Any:
-    return _refilled(packed.value, packed.more, _container(packed.more, table.free(packed.number, is_there)))
+    return _refilled(packed.value, packed.more, _container(packed.more, table.free_to_fill(packed.number, is_there)))
 
 
 def _unpack_items(packed: Packed, is_there: Any, table: Table) -> Any:
     old = list(is_there) if type(is_there) in (list, tuple, collections.deque) else []
-    made = _container(packed.more, table.free(packed.number, is_there))
-    table.put(packed.number, made)
+    made = _container(packed.more, table.free_to_fill(packed.number, is_there))
+    table.remember_object(packed.number, made)
     items = [unpack(one, old[k] if k < len(old) else MISSING, table) for k, one in enumerate(packed.value)]
     return MISSING if any(one is MISSING for one in items) else _refilled(items, packed.more, made)
 
 
 def _unpack_named_tuple(packed: Packed, _is_there: Any, table: Table) -> Any:
     items = [unpack(one, MISSING, table) for one in packed.value]
-    kind = table.known(packed.more, _class)
+    kind = table.find_class(packed.more, _class)
     return MISSING if kind is None or any(one is MISSING for one in items) else kind(*items)
 
 
@@ -1014,13 +1020,13 @@ def _unpack_mapping(packed: Packed, is_there: Any, table: Table) -> Any:
     kind, factory, known = packed.more
     same = type(is_there) is kind
     old = dict(is_there) if same else {}
-    made = table.free(packed.number, is_there) if same else MISSING
+    made = table.free_to_fill(packed.number, is_there) if same else MISSING
     if made is MISSING:
         if not (known or same):
             return MISSING
         factory = factory if known else is_there.default_factory
         made = kind(factory) if kind is collections.defaultdict else kind()
-    table.put(packed.number, made)
+    table.remember_object(packed.number, made)
     items = {}
     for packed_key, one in packed.value:
         key = unpack(packed_key)
@@ -1034,7 +1040,7 @@ def _unpack_mapping(packed: Packed, is_there: Any, table: Table) -> Any:
 
 def _unpack_buffer(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = packed.value
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     if type(is_there) is not type(saved) or getattr(is_there, "typecode", "") != getattr(saved, "typecode", ""):
         return saved
     is_there[:] = saved
@@ -1043,7 +1049,7 @@ def _unpack_buffer(packed: Packed, is_there: Any, table: Table) -> Any:
 
 def _unpack_array(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = packed.value
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     alike = type(is_there) is type(saved) and (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype)
     if not alike or is_there.base is not None or not is_there.flags.writeable:
         return saved
@@ -1067,7 +1073,7 @@ def _unpack_tensor(packed: Packed, is_there: Any, table: Table) -> Any:
     if type(is_there) not in (torch.Tensor, torch.nn.Parameter):
         return saved.to(packed.more) if packed.more != "cuda" or torch.cuda.is_available() else saved
     alike = (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype) and is_there._base is None
-    if not alike or table.free(packed.number, is_there) is MISSING:
+    if not alike or table.free_to_fill(packed.number, is_there) is MISSING:
         return saved.to(is_there.device)
     with torch.no_grad():
         is_there.copy_(saved)
@@ -1079,14 +1085,14 @@ def _unpack_jax(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _unpack_random(packed: Packed, is_there: Any, table: Table) -> Any:
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     made = is_there if type(is_there) is random.Random else random.Random()
     made.setstate(packed.value)
     return made
 
 
 def _unpack_numpy_generator(packed: Packed, is_there: Any, table: Table) -> Any:
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     numpy = importlib.import_module("numpy.random")
     alike = isinstance(is_there, numpy.Generator) and type(is_there.bit_generator).__name__ == packed.more
     made = is_there if alike else numpy.Generator(getattr(numpy, packed.more)())
@@ -1095,7 +1101,7 @@ def _unpack_numpy_generator(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _unpack_numpy_random_state(packed: Packed, is_there: Any, table: Table) -> Any:
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     numpy = importlib.import_module("numpy.random")
     made = is_there if isinstance(is_there, numpy.RandomState) else numpy.RandomState()
     made.set_state(packed.value)
@@ -1103,7 +1109,7 @@ def _unpack_numpy_random_state(packed: Packed, is_there: Any, table: Table) -> A
 
 
 def _unpack_torch_generator(packed: Packed, is_there: Any, table: Table) -> Any:
-    is_there = table.free(packed.number, is_there)
+    is_there = table.free_to_fill(packed.number, is_there)
     import torch
 
     made = is_there if isinstance(is_there, torch.Generator) else torch.Generator()
@@ -1118,14 +1124,14 @@ def _is_of(more: tuple[str, str], is_there: Any) -> bool:
 
 def _unpack_object(packed: Packed, is_there: Any, table: Table) -> Any:
     same = _is_of(packed.more, is_there)
-    made = table.free(packed.number, is_there) if same else MISSING
+    made = table.free_to_fill(packed.number, is_there) if same else MISSING
     is_new = made is MISSING
     if is_new:
-        kind: Any = type(is_there) if same else table.known(packed.more, _class)
+        kind: Any = type(is_there) if same else table.find_class(packed.more, _class)
         if kind is None:
             return MISSING
         made = kind.__new__(kind)
-    table.put(packed.number, made)
+    table.remember_object(packed.number, made)
     old = attributes_of(is_there) if same else {}
     attributes = {key: unpack(one, old.get(key, MISSING), table) for key, one in packed.value.items()}
     if is_new and any(one is MISSING for one in attributes.values()):
@@ -1138,15 +1144,15 @@ def _unpack_own(packed: Packed, is_there: Any, table: Table) -> Any:
     """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
     attributes, packed_held = packed.value
     same = _is_of(packed.more, is_there)
-    kind: Any = type(is_there) if same else table.known(packed.more, _class)
+    kind: Any = type(is_there) if same else table.find_class(packed.more, _class)
     if kind is None:
         return MISSING
     base = _base(kind)
     old = _held(base, is_there) if same else MISSING
-    made = table.free(packed.number, is_there) if same else MISSING
+    made = table.free_to_fill(packed.number, is_there) if same else MISSING
     if base not in UNCHANGED:
         made = base.__new__(kind) if made is MISSING else made
-        table.put(packed.number, made)
+        table.remember_object(packed.number, made)
     held = unpack(packed_held, old, table)
     if held is MISSING:
         return MISSING
@@ -1191,7 +1197,7 @@ def _unpack_attributes(packed: Packed, is_there: Any, table: Table) -> Any:
 
 def _unpack_module(packed: Packed, is_there: Any, table: Table) -> Any:
     saved = pickle.loads(packed.value)
-    if type(is_there) is not type(saved) or table.free(packed.number, is_there) is MISSING:
+    if type(is_there) is not type(saved) or table.free_to_fill(packed.number, is_there) is MISSING:
         return saved
     is_there.load_state_dict(saved.state_dict())
     return is_there

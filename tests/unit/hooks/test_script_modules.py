@@ -82,9 +82,16 @@ def lazy(name):
     return module
 in_a_variable = lazy('loud')
 in_a_list = [lazy('louder')]
-for step in state.steps(6):
-    work(step)
-print('end')
+def main():
+    class Stats:
+        count = 0
+    stats = None
+    for step in state.steps(6):
+        stats = stats or Stats()
+        stats.count += step
+        work(step)
+    print('end', stats.count)
+main()
 """
 READS = """
 import helper
@@ -160,6 +167,13 @@ def test_those_of_a_module_that_the_loop_imports_go_on_too(tmp_path: Path, pytho
     assert resumed[0].endswith("True")
 
 
+def test_a_module_that_puts_an_object_in_its_place_is_imported_in_the_loop(tmp_path: Path) -> None:
+    settings = {"settings.py": "import sys\nclass Settings:\n    rate = 3\nsys.modules[__name__] = Settings()\n"}
+    script = "for step in state.steps(3):\n    work(step)\n    import settings\nprint('end', settings.rate)\n"
+    lines, errors = run(tmp_path, settings, script, 1)
+    assert (lines[-2:], errors) == (["end 3", "0"], "")
+
+
 def test_a_module_that_made_what_cannot_be_kept_is_left_alone_which_is_said_once(tmp_path: Path) -> None:
     stopped, errors = run(tmp_path, {"helper.py": POOL}, USES_POOL, 1, 3)
     assert stopped[-1] == "143"
@@ -172,9 +186,12 @@ def test_a_module_that_made_what_cannot_be_kept_is_left_alone_which_is_said_once
 def test_a_module_that_waits_to_be_used_is_not_loaded(tmp_path: Path) -> None:
     loud = {"loud.py": "print('loaded')\n", "louder.py": "print('loaded')\n"}
     whole, resumed = without_stops_and_with(tmp_path, loud, NEVER_LOADED)
-    assert whole == resumed == ["end", "0"]
+    assert whole == resumed == ["end 15", "0"]
     lines, _ = run(tmp_path / "whole", {}, NEVER_LOADED, 2)
     assert "loaded" not in lines
+    lines, _ = run(tmp_path / "looked_at", loud, NEVER_LOADED, 1, 3)
+    more, _ = run(tmp_path / "looked_at", loud, NEVER_LOADED, 2)
+    assert "loaded" not in [*lines, *more], "also where a class within a function is looked for"
 
 
 @pytest.mark.parametrize("helper", ITERATORS.values(), ids=ITERATORS)
