@@ -44,7 +44,7 @@ def measure(
     script = shipped.folder("examples") / "zoo" / f"{framework}_zoo.py"
     argv = [python, str(script), model, "--epochs", EPOCHS, *options]
     counts = list(range(2, most + 1))
-    rounds = list(_rounds(argv, most, cpus))
+    rounds = list(_measured_rounds(argv, most, cpus))
     lost = [1.0 - statistics.fmean(speeds[count] / speeds[1] for speeds in rounds) for count in counts]
     return ContentionRecording(
         model=model,
@@ -128,7 +128,7 @@ def _bound_to(cpus: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
-def _rounds(argv: Sequence[str], most: int, cpus: Sequence[int]) -> Iterator[dict[int, float]]:
+def _measured_rounds(argv: Sequence[str], most: int, cpus: Sequence[int]) -> Iterator[dict[int, float]]:
     """Yield, of each round, the mean speed of one, of two to `most` trainings side by side; the others are stopped.
 
     All have begun before the first round; each round begins with another of them.
@@ -139,34 +139,34 @@ def _rounds(argv: Sequence[str], most: int, cpus: Sequence[int]) -> Iterator[dic
             of_its_own = Path(folder) / str(number)
             of_its_own.mkdir()
             trainings.append(_Beside(argv, str(of_its_own), cpus))
-            started.callback(_end, trainings[-1].process)
-        _until(trainings, lambda one: one.steps > WARMING_STEPS)
+            started.callback(_end_training, trainings[-1].process)
+        _read_until(trainings, lambda one: one.steps > WARMING_STEPS)
         for number in range(ROUNDS):
             turned = trainings[number % most :] + trainings[: number % most]
-            yield {count: _speed(turned[:count], turned[count:]) for count in range(1, most + 1)}
+            yield {count: _mean_speed(turned[:count], turned[count:]) for count in range(1, most + 1)}
 
 
-def _speed(running: Sequence[_Beside], stopped: Sequence[_Beside]) -> float:
+def _mean_speed(running: Sequence[_Beside], stopped: Sequence[_Beside]) -> float:
     """Return the mean iterations per second of CPU time of those that run, while the others are stopped."""
     for one in stopped:
         one.process.send_signal(signal.SIGSTOP)
     for one in running:
         one.process.send_signal(signal.SIGCONT)
         one.begin()
-    _until(running, lambda one: one.steps > one.began[0] + WARMING_STEPS)  # also what was printed before
+    _read_until(running, lambda one: one.steps > one.began[0] + WARMING_STEPS)  # also what was printed before
     for one in running:
         one.begin()
-    _until(running, lambda one: one.used_s >= MEASURED_CPU_S)
+    _read_until(running, lambda one: one.used_s >= MEASURED_CPU_S)
     return statistics.fmean(one.speed for one in running)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_training(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     with process:  # closes its output and waits
         pass
 
 
-def _until(trainings: Sequence[_Beside], reached: Callable[[_Beside], bool]) -> None:
+def _read_until(trainings: Sequence[_Beside], reached: Callable[[_Beside], bool]) -> None:
     """Read what all print until each has reached something."""
     with selectors.DefaultSelector() as ready:
         for one in trainings:

@@ -39,8 +39,8 @@ class TrainingSample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recording:
-    """One training alone. `loss`: means over equal parts of the work, in their order."""
+class MeasuredTraining:
+    """What was measured, when and where; each kind of recording begins with it."""
 
     model: str
     framework: str
@@ -48,6 +48,12 @@ class Recording:
     date: str
     machine: str
     load: float  # of the machine as it began; 0 where it was alone
+
+
+@dataclass(frozen=True)
+class Recording(MeasuredTraining):
+    """One training alone. `loss`: means over equal parts of the work, in their order."""
+
     iterations: int
     solo_s: float  # from the first value to the last, by the clock
     cpu_s: float  # CPU time of these seconds: the work
@@ -57,18 +63,12 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class SavingTimes:
+class SavingTimes(MeasuredTraining):
     """One training that was stopped several times; a value per stop in each list, in seconds.
 
     To save is from SIGTERM to the end of the process; to resume is from the start of the next one to its first step.
     """
 
-    model: str
-    framework: str
-    options: list[str]
-    date: str
-    machine: str
-    load: float  # of the machine as it began; 0 where it was alone
     at: list[float] = field(default_factory=list)  # share of the training that was done
     save_s: list[float] = field(default_factory=list)
     resume_s: list[float] = field(default_factory=list)
@@ -77,15 +77,9 @@ class SavingTimes:
 
 
 @dataclass(frozen=True)
-class ContentionRecording:
+class ContentionRecording(MeasuredTraining):
     """Trainings of one model, alone and side by side on the same CPUs. Speeds are iterations per second of CPU time."""
 
-    model: str
-    framework: str
-    options: list[str]
-    date: str
-    machine: str
-    load: float  # of the machine as it began; 0 where it was alone
     cpus: list[int]  # to which all were bound
     how: str
     alone: list[float]  # of each round

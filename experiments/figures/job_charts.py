@@ -39,7 +39,7 @@ def completion_times(results: ExperimentResults, title: str, policies: tuple[str
     ]
     means = results.all_runs.partition(", ")[2]
     origin = f"{results.one_run}; below: {means}" if means else results.one_run
-    notes = [line for policy in policies[1:] for line in _gains(results, policies[0], policy)]
+    notes = [line for policy in policies[1:] for line in _gains_over(results, policies[0], policy)]
     return Chart(title, origin, panels, notes)
 
 
@@ -61,15 +61,15 @@ def _printed_s(results: ExperimentResults, policy: str, baseline: str, measure: 
     return before * ratio if seconds is None and before is not None and ratio is not None else seconds
 
 
-def _gains(results: ExperimentResults, baseline: str, policy: str) -> list[str]:
+def _gains_over(results: ExperimentResults, baseline: str, policy: str) -> list[str]:
     """Return what the jobs of a policy gain over a baseline, and in a second line what the paper prints of that."""
     found = report.gains(results.completion_times(baseline), results.completion_times(policy))
     printed = {name: paper for name in found if (paper := results.published(policy, name)) is not None}
-    lines = [f"{policy} beside {baseline}: {_gained(found)}."]
-    return [*lines, f"In the paper {_gained(printed)}."] if printed else lines
+    lines = [f"{policy} beside {baseline}: {_gains_in_words(found)}."]
+    return [*lines, f"In the paper {_gains_in_words(printed)}."] if printed else lines
 
 
-def _gained(found: Mapping[str, float]) -> str:
+def _gains_in_words(found: Mapping[str, float]) -> str:
     """Return how many jobs end earlier, by how much the best one, and the means of those that gain and that lose."""
     words = [f"{found['jobs_faster']:.0f} jobs end earlier"]
     if "best" in found:

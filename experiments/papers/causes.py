@@ -62,21 +62,21 @@ def _alone_s(gpu_type: str) -> float:
     return printed_speeds.TABLE_IV[gpu_type][1]
 
 
-def _default(workload: Workload, **reading: bool) -> Workload:
+def _default_read_as(workload: Workload, **reading: bool) -> Workload:
     """Let the default scheduler read the paper in another way."""
     first, *others = workload.policy_setups
     plan = sidecar_baselines.default(workload.jobs, **reading)
     return replace(workload, policy_setups=(replace(first, plan=plan), *others))
 
 
-def _blind(workload: Workload) -> Workload:
+def _blind_to_restarts(workload: Workload) -> Workload:
     """Let the termination approach grow jobs without counting what a restart takes."""
     plan = partial(sidecar_baselines.termination, sees_restarts=False)
     setups = (replace(s, plan=plan) if s.name == "termination" else s for s in workload.policy_setups)
     return replace(workload, policy_setups=tuple(setups))
 
 
-def _measured(workload: Workload) -> Workload:
+def _on_measured_speeds(workload: Workload) -> Workload:
     """Give the jobs the speeds of the same experiment on measured speeds."""
     profiles = build(f"{workload.name}{MEASURED}", workload.seed).policy_setups[0].profiles
     return _with_profiles(workload, profiles)
@@ -217,19 +217,21 @@ FALLEN_OF_MNIST = {"MNIST(P)": 0.79, "MNIST(T)": 0.90}  # share of the fall afte
 FITTED_WORK = "the recorded losses, but works fitted to the paper's times"
 
 CAUSES: tuple[Cause, ...] = (
-    Cause("w1-measured", "elastic-w1", "speeds on several GPUs that others measured", _measured, (*_GAINS, _PENDING)),
+    Cause("w1-measured", "elastic-w1", "speeds on several GPUs that others measured", _on_measured_speeds,
+          (*_GAINS, _PENDING)),
     Cause("w1-8-as-2", "elastic-w1", "on 8 GPUs as fast as on 2: 1.7", partial(_on_8, up=1.7), (*_GAINS, _PENDING)),
     Cause("w1-8-as-4", "elastic-w1", "on 8 GPUs as fast as on 4: 2.4", partial(_on_8, up=2.4), (*_GAINS, _PENDING)),
     Cause("w1-by-batch", "elastic-w1", "speeds on 2 and 4 GPUs, too, are what the law says of each batch", _by_batch,
           (*_GAINS, _PENDING)),
     Cause("w1-smallest-first", "elastic-w1", "the default scheduler starts small requests first",
-          partial(_default, smallest_first=True), (*_GAINS, _PENDING)),
+          partial(_default_read_as, smallest_first=True), (*_GAINS, _PENDING)),
     Cause("w1-in-order", "elastic-w1", "the default scheduler lets no job pass another",
-          partial(_default, passes=False), (*_GAINS, _PENDING)),
+          partial(_default_read_as, passes=False), (*_GAINS, _PENDING)),
     Cause("w1-one-epoch", "elastic-w1", "one epoch a job, as in the paper", _one_epoch, (*_GAINS, *_COSTS)),
     *(Cause(f"{name}-table-iv", f"elastic-{name}", "one epoch a job, at the seconds on one GPU of Table IV",
             _of_table_iv, (*_GAINS, *_COSTS)) for name in ("w1", "w2")),
-    *(Cause(f"{name}-blind", experiment, "termination does not count what a restart takes", _blind, (*_GAINS, *_GROWS))
+    *(Cause(f"{name}-blind", experiment, "termination does not count what a restart takes", _blind_to_restarts,
+            (*_GAINS, *_GROWS))
       for name, experiment in (("w1", "elastic-w1"), ("w2", "elastic-w2"), ("w2-measured", "elastic-w2-measured"))),
     Cause("w3-without-moves", "elastic-w3", "no job moves to another node", _without_moves, _GAINS),
     Cause("specon-fixed-uneven", "specon-fixed", "the 20 VAEs differ in length: around 201 s, log-normal, σ 0.3",

@@ -175,15 +175,17 @@ def place(experiment: str) -> str:
 
 def of(experiment: str, figure: PublishedFigure) -> str | None:
     """Return the name of the reason why a figure misses the paper's, a key of `TEXTS`; None if there is none."""
-    return _first(_RULES, experiment, figure)
+    return _first_that_fits(_RULES, experiment, figure)
 
 
 def of_live(experiment: str, figure: PublishedFigure) -> str | None:
     """Return the name of the reason why a live figure misses the paper's, a key of `LIVE_TEXTS`."""
-    return _first(_LIVE_RULES, experiment, figure)
+    return _first_that_fits(_LIVE_RULES, experiment, figure)
 
 
-def _first(rules: Sequence[tuple[str, str, str, str]], experiment: str, figure: PublishedFigure) -> str | None:
+def _first_that_fits(
+    rules: Sequence[tuple[str, str, str, str]], experiment: str, figure: PublishedFigure
+) -> str | None:
     given = (experiment, figure.policy, figure.measure)
     for *patterns, name in rules:
         if all(fnmatchcase(value, pattern) for value, pattern in zip(given, patterns, strict=True)):

@@ -50,12 +50,12 @@ def by_law(num_gpus: int, batch: int) -> float:
 
 def _seconds(num_gpus: int, batch: int) -> float:
     """Return the seconds of an iteration, where one of `PRINTED_BATCH` on one GPU takes 1 s."""
-    shared, alone, exchanged = _parts()
+    shared, alone, exchanged = _parts_of_an_iteration()
     return shared * batch / PRINTED_BATCH / num_gpus + alone + exchanged * (num_gpus - 1)
 
 
 @cache
-def _parts() -> tuple[float, float, float]:
+def _parts_of_an_iteration() -> tuple[float, float, float]:
     """Return the parts of an iteration that GPUs share, that each does alone, and that each further GPU adds."""
     saved_by_2 = 1.0 - 1.0 / PRINTED[2]
     saved_by_4 = 1.0 - 1.0 / PRINTED[4]

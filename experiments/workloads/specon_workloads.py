@@ -98,10 +98,10 @@ def parameters(seed: int = 0, data: Path | None = None) -> Workload:
 
 def fitted(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
     """Return jobs with models, platforms and arrivals drawn uniformly; alpha 0.01 every 30 s."""
-    return contended(_drawn(seed, count, within_s, nodes), measured_contention.per_job())
+    return contended(_drawn_jobs(seed, count, within_s, nodes), measured_contention.per_job())
 
 
-def _drawn(seed: int, count: int, within_s: float, nodes: int) -> Workload:
+def _drawn_jobs(seed: int, count: int, within_s: float, nodes: int) -> Workload:
     rng = random.Random(seed)
     containers = [rng.choice(ANY) for _ in range(count)]
     arrivals = sorted(rng.uniform(0.0, within_s) for _ in range(count))
@@ -113,7 +113,7 @@ def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float 
     """Return the jobs of `fitted` with the work and the losses of recorded trainings."""
     models = {container.name: container.core_s for container in ANY}
     workload = contended(
-        recorded_trainings.trained(_drawn(seed, count, within_s, nodes), models), measured_contention.per_job()
+        recorded_trainings.trained(_drawn_jobs(seed, count, within_s, nodes), models), measured_contention.per_job()
     )
     return replace(workload, name=f"specon-random-{count}")
 

@@ -38,8 +38,15 @@ def up(state: Path, nodes: tuple[str, ...], policy: str) -> int:
     from reshape.services.up import run
 
     return run(
-        state=state, gpus=None, nodes=nodes, store=None, port=0, host="127.0.0.1", policy=policy, decide=decide
-    )  # fmt: skip
+        state=state,
+        gpus=None,
+        nodes=nodes,
+        store=None,
+        port=0,
+        host="127.0.0.1",
+        policy=policy,
+        decide=decide,
+    )
 
 
 if __name__ == "__main__":

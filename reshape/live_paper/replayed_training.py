@@ -18,14 +18,17 @@ import numpy as np
 
 from reshape_hooks import plain
 
-SIZE, PRODUCTS = 256, 3  # some milliseconds of CPU a step, so that its line costs next to nothing beside it
+# Together some milliseconds of CPU a step, so that its line costs next to nothing beside it.
+SIZE = 256
+PRODUCTS = 3
 
 
 def train(iterations: int, losses: list[float], here: plain.Environment) -> int:
     """Work from the newest checkpoint to the last step; return the process's exit code."""
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
     saved = checkpoints.newest(here.prefer)
-    stop, pace = plain.StopFlag(here.announce), plain.Pace(here.step_seconds)
+    stop = plain.StopFlag(here.announce)
+    pace = plain.Pace(here.step_seconds)
     shares = np.linspace(0.0, 1.0, len(losses))
     matrix = np.random.default_rng(0).normal(0.0, 1.0 / SIZE, (SIZE, SIZE))
     pace.start()

@@ -151,9 +151,13 @@ def train(
 
     `place`: where; default: on emulated nodes of this machine.
     """
-    plans, name = _plans(workloads, scale, trainer), workloads[0].name
-    contenders, held = scaling.contenders(workloads[0], scale, place is None), cores_of_their_own()
-    rows, draws, violations = list[report.Row](), list[tuple[View, View]](), 0
+    plans = _plans(workloads, scale, trainer)
+    name = workloads[0].name
+    contenders = scaling.contenders(workloads[0], scale, place is None)
+    held = cores_of_their_own()
+    rows = list[report.Row]()
+    draws = list[tuple[View, View]]()
+    violations = 0
     off = list[str]()  # of draws that tell nothing
     steps = sum(len(plan.jobs) for plan in plans) * len(contenders)
     with click.progressbar(length=steps, label=f"Training {name}", file=sys.stderr) as bar:
@@ -186,7 +190,8 @@ def train(
 def _plans(workloads: Sequence[Workload], scale: float, trainer: str) -> list[LivePlan]:
     on_cpu = scaling.uses_cpu(workloads[0])
     core = scaling.real_cores(workloads[0], len(os.sched_getaffinity(0)))
-    cpu_s, plans = dict[str, float](), list[LivePlan]()
+    cpu_s = dict[str, float]()
+    plans = list[LivePlan]()
     for workload in workloads:
         of_kind = trainings.ON_CPU[trainer](workload) if on_cpu else trainings.paced_digits
         kinds = {scaling.kind(job) for job in workload.jobs} if on_cpu else set[str]()

@@ -77,9 +77,16 @@ class Address:
 
 
 def run(
-    *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str,
+    *,
+    state: Path,
+    gpus: str | None,
+    nodes: Sequence[str],
+    store: str | None,
+    port: int,
+    host: str,
+    policy: str,
     decide: Decide | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start.
 
     `decide`: in place of the scheduler, for experiments.

@@ -48,7 +48,7 @@ def test_whatever_jobs_lose_to_each_other_the_papers_mean_under_ds_comes_out(los
 
 
 def test_with_three_tenths_lost_to_each_further_job_the_papers_makespan_and_mean_are_near():
-    """Of equal jobs one after the other the mean can be 212.5 s, so that the paper's 234.7 s is possible."""
+    """Show that the paper's 234.7 s are possible: equal jobs one after the other can have a mean of 212.5 s."""
     workload = contended(build("specon-fixed", 0), 0.3)
     assert next(compare(workload, [DS], bounded=False)).row["makespan_s"] == pytest.approx(1260.0, rel=0.01)
     work, every_s = vae_core_s(0.3), 200.0

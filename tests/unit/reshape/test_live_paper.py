@@ -231,7 +231,7 @@ def test_paper_simulation_and_live_stand_beside_each_other_with_the_spread_over_
 
 
 def test_core_seconds_are_counted_by_who_used_them(tmp_path: Path) -> None:
-    """What another program uses meanwhile is not the run's: this process, for one."""
+    """Count this process among the others: what another program uses meanwhile is not the run's."""
     used = "import time\nuntil = time.process_time() + 0.7\nwhile time.process_time() < until: pass\ntime.sleep(1.5)"
     with core_seconds.CoreSecondMeter(tmp_path) as meter:
         trains = subprocess.Popen([sys.executable, "-c", used, str(tmp_path)], env={"RESHAPE_GENERATION": "1"})
