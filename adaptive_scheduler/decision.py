@@ -12,6 +12,14 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 
 @dataclass(frozen=True, slots=True)
+class Victim:
+    """A running job that gives GPUs to a newcomer, and the count that it keeps."""
+
+    job: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One evaluated placement and its predicted outcome (seconds from now)."""
 
@@ -26,6 +34,7 @@ class Candidate:
     rejected: str = ""  # reason; empty for the chosen one
     low_confidence: bool = False  # rests on an extrapolated speed or an unknown length
     possible: bool = True  # False: it would have to wait, and its times do not count that
+    more_victims: tuple[Victim, ...] = ()  # further jobs that would give GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Give a waiting job its first GPUs, some of them perhaps from a running job (`victim`)."""
+    """Give a waiting job its first GPUs, some of them perhaps from running jobs of `node`.
+
+    Algorithm 1 takes from one `victim` at most; the planner may take from `more_victims` beside it.
+    """
 
     job: str
     node: str
@@ -50,6 +62,16 @@ class Start:
     victim: str | None = None
     victim_num_gpus: int | None = None
     workers: tuple[Worker, ...] = ()  # GPUs per host for a job of several; empty: all on `node`
+    more_victims: tuple[Victim, ...] = ()
+
+    @property
+    def victims(self) -> tuple[Victim, ...]:
+        """All jobs that give GPUs."""
+        if self.victim is None:
+            return ()
+        if self.victim_num_gpus is None:
+            raise BrokenDecision(f"victim {self.victim} without the count it keeps")
+        return (Victim(self.victim, self.victim_num_gpus), *self.more_victims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +174,7 @@ def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: 
             if job_id in touched or job.leased:
                 raise BrokenDecision(f"a second operation on job {job_id}")
             touched.add(job_id)
-        if (stopped := _stopped(decision)) is not None:
+        for stopped in _stopped(decision):
             _check_may_stop(snapshot.job[stopped], decision)
         if isinstance(decision, Start | Reshape | Move):
             _check_gpus(snapshot, decision, idle, anywhere)
@@ -165,18 +187,18 @@ def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: 
 
 
 def _jobs(decision: Operation | Limit) -> list[str]:
-    victim = decision.victim if isinstance(decision, Start) else None
-    return [decision.job] if victim is None else [decision.job, victim]
+    victims = decision.victims if isinstance(decision, Start) else ()
+    return [decision.job, *(victim.job for victim in victims)]
 
 
-def _stopped(decision: Operation | Limit) -> str | None:
-    """Return the job whose training the decision stops; none for Finish, which the job's own target ends."""
+def _stopped(decision: Operation | Limit) -> list[str]:
+    """Return the jobs whose training the decision stops; none for Finish, which the job's own target ends."""
     match decision:
         case Reshape() | Move() | Requeue():
-            return decision.job
+            return [decision.job]
         case Start():
-            return decision.victim
-    return None
+            return [victim.job for victim in decision.victims]
+    return []
 
 
 def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
@@ -207,8 +229,8 @@ def _check_gpus(
         raise BrokenDecision(f"job {job.id} runs already, on {job.node}")
     if isinstance(decision, Move) and decision.node == job.node:
         raise BrokenDecision(f"job {job.id} cannot move to {job.node}, where it is")
-    if isinstance(decision, Start) and decision.victim is not None:
-        _take_from_victim(snapshot, decision, idle)
+    for victim in decision.victims if isinstance(decision, Start) else ():
+        _take_from_victim(snapshot, victim, decision.node, idle)
     for worker in workers:
         idle[worker.node] -= worker.num_gpus - (has.get(worker.node, 0) if isinstance(decision, Reshape) else 0)
         if idle[worker.node] < 0:
@@ -229,23 +251,17 @@ def _check_gang(job: Job, decision: Start | Reshape | Move, workers: tuple[Worke
             raise BrokenDecision(f"the first pods of gang {job.id} stay where they are: {stays}")
 
 
-def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str, int]) -> None:
-    victim = snapshot.job[decision.victim or ""]
-    if decision.victim_num_gpus is None:
-        raise BrokenDecision(f"victim {victim.id} without the count it keeps")
-    if decision.victim_num_gpus not in victim.optional:
-        raise BrokenDecision(
-            f"job {victim.id} may not run on {decision.victim_num_gpus} GPUs, only on {victim.optional}"
-        )
-    gives = victim.num_gpus - decision.victim_num_gpus
-    has = {w.node: w.num_gpus for w in placed_on(victim)}
-    if decision.node not in has:
-        raise BrokenDecision(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
-    if gives >= dict(givable(victim)).get(decision.node, 0):
-        raise BrokenDecision(
-            f"job {victim.id} has {has[decision.node]} GPUs on {decision.node} and cannot give {gives} of them"
-        )
-    idle[decision.node] += gives
+def _take_from_victim(snapshot: ClusterSnapshot, victim: Victim, node: str, idle: dict[str, int]) -> None:
+    job = snapshot.job[victim.job]
+    if victim.num_gpus not in job.optional:
+        raise BrokenDecision(f"job {job.id} may not run on {victim.num_gpus} GPUs, only on {job.optional}")
+    gives = job.num_gpus - victim.num_gpus
+    has = {w.node: w.num_gpus for w in placed_on(job)}
+    if node not in has:
+        raise BrokenDecision(f"job {job.id} runs on {job.node}, not on {node}")
+    if gives <= 0 or gives >= dict(givable(job)).get(node, 0):
+        raise BrokenDecision(f"job {job.id} has {has[node]} GPUs on {node} and cannot give {gives} of them")
+    idle[node] += gives
 
 
 def workers_of(decision: Start | Reshape | Move) -> tuple[Worker, ...]:

@@ -40,12 +40,13 @@ def after(snapshot: ClusterSnapshot, *decisions: Decision) -> ClusterSnapshot:
 
 def _apply(decision: Decision, jobs: dict[str, Job], nodes: dict[str, Node]) -> None:
     job = jobs[decision.job]
-    if isinstance(decision, Start) and decision.victim is not None and decision.victim_num_gpus is not None:
-        victim = jobs[decision.victim]
-        keeps = decision.victim_num_gpus
-        workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
-        pods = victim.pods[: keeps // victim.gpus_per_pod] if victim.gpus_per_pod else ()
-        jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, pods=pods, leased=True)
+    if isinstance(decision, Start):
+        for giver in decision.victims:
+            victim = jobs[giver.job]
+            keeps = giver.num_gpus
+            workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
+            pods = victim.pods[: keeps // victim.gpus_per_pod] if victim.gpus_per_pod else ()
+            jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, pods=pods, leased=True)
     if isinstance(decision, Start | Reshape | Move):
         has = {w.node: w.num_gpus for w in placed_on(job)} if isinstance(decision, Reshape) else {}
         for worker in workers_of(decision):

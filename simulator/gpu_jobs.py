@@ -52,14 +52,16 @@ class GpuJobs:
     # operations that a decision begins
 
     def start(self, job: SimulatedJob, decision: Start) -> None:
-        """Start a job: sequence A, or B with a victim, which trains on until the newcomer is launched."""
+        """Start a job: sequence A, or B with victims, which train on until the newcomer is launched."""
         self._scene.starts(job, decision.node)
         job.grew_from = 0
         own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
-        if decision.victim is not None and decision.victim_num_gpus is not None:
-            job.victim = self._scene.active[decision.victim]
-            job.victim.leased, job.victim.gives_to = True, job
-            given = self._release(job.victim, len(job.victim.gpus) - decision.victim_num_gpus, decision.node)
+        for giver in decision.victims:
+            victim = self._scene.active[giver.job]
+            victim.leased = True
+            victim.gives_to = job
+            job.victims.append(victim)
+            given = self._release(victim, len(victim.gpus) - giver.num_gpus, decision.node)
             own += given[: decision.num_gpus - len(own)]
         self._promise(job, own)
         self._scene.later(job, self._scene.costs_of(job).launch, partial(self._launched, job))
@@ -103,15 +105,17 @@ class GpuJobs:
 
     def _launched(self, job: SimulatedJob) -> None:
         job.state = "initialized"
-        self._stop_victim(job)
+        self._stop_victims(job)
         job.waits_for_gpus = True
         self._begin_if_free(job)
 
-    def _stop_victim(self, job: SimulatedJob) -> None:
-        victim, job.victim = job.victim, None
-        # A job that has crashed meanwhile stops as soon as it trains again.
-        if victim is not None and victim.finished_s is None and victim.state == "running":
-            self._stop(victim)
+    def _stop_victims(self, job: SimulatedJob) -> None:
+        victims = job.victims
+        job.victims = []
+        for victim in victims:
+            # A job that has crashed meanwhile stops as soon as it trains again.
+            if victim.finished_s is None and victim.state == "running":
+                self._stop(victim)
 
     def crashed(self, job: SimulatedJob) -> None:
         """Restart the job's process on the GPUs that it keeps."""
@@ -131,13 +135,13 @@ class GpuJobs:
             self._scene.is_lost(job)
             self._give_up(job)
             job.waits_for_gpus = False
-            if job.gives_to is not None:
-                job.gives_to.victim = None
+            if job.gives_to is not None and job in job.gives_to.victims:
+                job.gives_to.victims.remove(job)
             job.gives_to = None
         for job in hit:
             self._let_go(job)
         for job in lost:
-            self._stop_victim(job)
+            self._stop_victims(job)
             self._scene.queues(job, resumes=job.done > 0)
 
     def returns(self, node: str) -> None:
@@ -188,7 +192,7 @@ class GpuJobs:
         self._scene.begins(job)
         self._scene.trains(job, speed.seconds * job.given.pace, self)
         job.leased = job.gives_to is not None
-        if job.gives_to is not None and job.gives_to.victim is None:
+        if job.gives_to is not None and job not in job.gives_to.victims:
             self._stop(job)
         self._scene.ask()
 

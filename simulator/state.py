@@ -62,7 +62,7 @@ class SimulatedJob:
     holds: list[SimulatedGpu] = field(default_factory=list)
     stopped_gpus: int = 0  # GPU count at its last stop
     waits_for_gpus: bool = False  # ready to begin once its GPUs are free
-    victim: SimulatedJob | None = None  # job that shrinks for it after its launch
+    victims: list[SimulatedJob] = field(default_factory=list)  # jobs that shrink for it after its launch
     gives_to: SimulatedJob | None = None  # newcomer that it shrinks for
 
     # on CPU

@@ -47,14 +47,20 @@ class Place(NamedTuple):
     changes_at_s: float
 
 
+class PlannedGift(NamedTuple):
+    """A running job that gives GPUs of its host to a newcomer, and the count that it keeps."""
+
+    victim: int
+    keeps: int
+
+
 class PlannedChange(NamedTuple):
-    """One operation: the job gets `num_gpus` on `host`, some of them perhaps from `victim`, which keeps `keeps`."""
+    """One operation: the job gets `num_gpus` on `host`, some of them perhaps from victims there."""
 
     job: int
     host: int
     num_gpus: int
-    victim: int = -1
-    keeps: int = 0
+    gifts: tuple[PlannedGift, ...] = ()
 
 
 class PlanOutcome(NamedTuple):
@@ -169,7 +175,7 @@ class FluidPolicy:
     def _start_waiting(self) -> None:
         while self.queue:
             job = self.queue[0][1]
-            if self._start_on_free(job) or self._start_with_victim(job):
+            if self._start_on_free(job) or self._start_with_victim(job) or self._start_with_victims(job):
                 heapq.heappop(self.queue)
             else:
                 return
@@ -228,15 +234,78 @@ class FluidPolicy:
         if best is None:
             return False
         _, victim, host, keeps, count = best
-        given = self.num_gpus[victim] - keeps
-        self._change_place(victim, host, keeps, self.jobs[victim].reshape_s)
-        if self.changes is None:
-            self.free[host] += given - count
-        else:
-            self.free[host] -= max(0, count - given)
-        self._put_on_host(job, host, count, one.start_s)
-        self._note_change(PlannedChange(job, host, count, victim, keeps))
+        self._take_from_victims(PlannedChange(job, host, count, (PlannedGift(victim, keeps),)))
         return True
+
+    def _start_with_victims(self, job: int) -> bool:
+        """Start the job on its smallest count where several victims together lose least, if each lasts longer."""
+        one = self.jobs[job]
+        best = None
+        for host in self.open_hosts:
+            if one.job.pinned not in (None, self.cluster.names[host]):
+                continue
+            counts = one.counts[self.cluster.kinds[host]]
+            if not counts or counts[0] > self.cluster.gpus[host]:
+                continue
+            ends_s = self.fraction_left[job] * one.seconds[self.cluster.kinds[host]][counts[0]] + one.start_s
+            found = self._least_loss(host, counts[0] - self.free[host], ends_s)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found[0], PlannedChange(job, host, counts[0], found[1])
+        if best is None:
+            return False
+        self._take_from_victims(best[1])
+        return True
+
+    def _least_loss(self, host: int, missing: int, ends_s: float) -> tuple[float, tuple[PlannedGift, ...]] | None:
+        """Return victims that give `missing` GPUs of the host together, and the seconds that all of them lose.
+
+        The one that loses least per GPU takes its next smaller count, until the GPUs suffice; those whose gift turns
+        out not to be needed keep it, the largest loss first. `ends_s`: a victim must last longer than that.
+        """
+        kind = self.cluster.kinds[host]
+        # By victim: its loss, and what it keeps.
+        gifts = dict[int, tuple[float, int]]()
+        while missing > 0:
+            best = None
+            self.budget.spend(len(self.on_host[host]))
+            for victim in self.on_host[host]:
+                if self._must_not_change(victim) or (self.late_first and self.jobs[victim].late):
+                    continue
+                left_s = self._fraction_left_now(victim) * self.whole_s[victim]
+                lost_s, has = gifts.get(victim, (0.0, self.num_gpus[victim]))
+                keeps = _largest_within(self.jobs[victim].counts[kind], has - 1)
+                if not keeps or ends_s > left_s:
+                    continue
+                kept_s = self._fraction_left_now(victim) * self.jobs[victim].seconds[kind][keeps]
+                loss_s = kept_s - left_s + self.jobs[victim].reshape_s
+                score = (loss_s - lost_s) / (has - keeps), victim
+                if best is None or score < best[0]:
+                    best = score, victim, loss_s, keeps, has - keeps
+            if best is None:
+                return None
+            _, victim, loss_s, keeps, given = best
+            gifts[victim] = loss_s, keeps
+            missing -= given
+        for victim, (_, keeps) in sorted(gifts.items(), key=lambda gift: (-gift[1][0], gift[0])):
+            given = self.num_gpus[victim] - keeps
+            if given <= -missing:
+                del gifts[victim]
+                missing += given
+        total_s = sum(loss_s for loss_s, _ in gifts.values())
+        return total_s, tuple(PlannedGift(victim, keeps) for victim, (_, keeps) in sorted(gifts.items()))
+
+    def _take_from_victims(self, change: PlannedChange) -> None:
+        """Start the newcomer of `change` on its victims' GPUs and free ones."""
+        given = 0
+        for victim, keeps in change.gifts:
+            given += self.num_gpus[victim] - keeps
+            self._change_place(victim, change.host, keeps, self.jobs[victim].reshape_s)
+        if self.changes is None:
+            self.free[change.host] += given - change.num_gpus
+        else:
+            self.free[change.host] -= max(0, change.num_gpus - given)
+        self._put_on_host(change.job, change.host, change.num_gpus, self.jobs[change.job].start_s)
+        self._note_change(change)
 
     def _put_on_host(self, job: int, host: int, count: int, still_s: float) -> None:
         self.on_host[host].append(job)

@@ -35,6 +35,7 @@ class PlannedJob:
     seconds: tuple[Seconds, ...]  # by kind of GPU
     here_s: float  # remaining seconds as it is placed now; infinite while it waits
     start_s: float  # from the decision to its first iteration, of a waiting one
+    begin_s: float  # of that: from its launch to its first iteration
     reshape_s: float  # that it stands still for a reshape
     move_s: float  # that it stands still for a move
     trains_at_s: float  # until its operation under way ends
@@ -44,11 +45,13 @@ class PlannedJob:
     late: bool = False
     fastest_s: float = field(init=False)
     least_gpu_s: float = field(init=False)
+    size_gpu_s: float = field(init=False)  # on its smallest count
 
     def __post_init__(self) -> None:
         self.counts = tuple(tuple(sorted(row)) for row in self.seconds)
         self.fastest_s = min(value for row in self.seconds for value in row.values())
         self.least_gpu_s = min(count * value for row in self.seconds for count, value in row.items())
+        self.size_gpu_s = min(min(row) * row[min(row)] for row in self.seconds if row)
 
     @property
     def waits(self) -> bool:
@@ -164,6 +167,7 @@ def _planned(
         seconds=tuple({count: _bounded(each * iterations) for count, each in row.items()} for row in table),
         here_s=math.inf if present_s is None else _bounded(present_s * iterations),
         start_s=start_s,
+        begin_s=overheads.proc_init,
         reshape_s=reshape_s,
         move_s=move_s,
         trains_at_s=_until_it_trains(job, start_s, reshape_s),

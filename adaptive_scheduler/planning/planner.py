@@ -10,17 +10,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import gpus, seconds
-from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Move, Reshape, Start
+from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Move, Reshape, Start, Victim
 from adaptive_scheduler.planning.fluid import (
     NEVER,
     Budget,
     FluidPolicy,
     Place,
     PlannedChange,
+    PlannedGift,
     PlanOutcome,
     TooMuchToLookAt,
     present_places,
 )
+from adaptive_scheduler.planning.knapsack import knapsack_plan
 from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
 from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import Settings
@@ -37,6 +39,8 @@ LOOKS = 400_000
 PAPER = "the paper's rules"
 PLANS = {False: "shortest first", True: "late jobs first"}
 """Names of the fluid policy's plans for people, by whether late jobs go first."""
+KNAPSACK = "most work soon"
+"""Name of the knapsack's plan for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,9 @@ def _compare_plans(
     for late_first, name in PLANS.items():
         changes = tuple(FluidPolicy(cluster, present, late_first, budget).first_action(startable))
         plans.setdefault(frozenset(changes), Plan(name, changes))
+    changes = tuple(knapsack_plan(cluster, startable, budget))
+    if changes:  # to do nothing is no plan of its own: what follows would be done at once, and be put off for ever
+        plans.setdefault(frozenset(changes), Plan(KNAPSACK, changes))
     if len(plans) == 1:
         return list(plans.values())
     return [replace(plan, outcome=_outcome_of(cluster, present, plan, budget)) for plan in plans.values()]
@@ -114,10 +121,9 @@ def _change_of(
     cluster: PlannedCluster, positions: Mapping[str, int], decision: Start | Reshape | Move
 ) -> PlannedChange:
     host = cluster.names.index(decision.node)
-    if isinstance(decision, Start) and decision.victim is not None:
-        keeps = decision.victim_num_gpus or 0
-        return PlannedChange(positions[decision.job], host, decision.num_gpus, positions[decision.victim], keeps)
-    return PlannedChange(positions[decision.job], host, decision.num_gpus)
+    victims = decision.victims if isinstance(decision, Start) else ()
+    gifts = tuple(PlannedGift(positions[victim.job], victim.num_gpus) for victim in victims)
+    return PlannedChange(positions[decision.job], host, decision.num_gpus, gifts)
 
 
 def _outcome_of(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budget: Budget) -> PlanOutcome:
@@ -132,10 +138,10 @@ def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan)
     for change in plan.changes:
         still_s = cluster.jobs[change.job].standstill_s(change.host)
         places[change.job] = Place(change.host, change.num_gpus, still_s, present[change.job].changes_at_s)
-        if change.victim >= 0:
-            victim = present[change.victim]
-            standstill_s = cluster.jobs[change.victim].reshape_s
-            places[change.victim] = Place(victim.host, change.keeps, standstill_s, victim.changes_at_s)
+        for gift in change.gifts:
+            victim = present[gift.victim]
+            standstill_s = cluster.jobs[gift.victim].reshape_s
+            places[gift.victim] = Place(victim.host, gift.keeps, standstill_s, victim.changes_at_s)
     return places
 
 
@@ -171,10 +177,14 @@ def _operation_of(
     node = cluster.names[change.host]
     count = gpus(change.num_gpus)
     if one.waits:
-        victim = cluster.jobs[change.victim].job.id if change.victim >= 0 else None
-        taken = f", and {victim} keeps {change.keeps}" if victim else ""
+        victims = _victims_of(cluster, change)
+        taken = "".join(f", and {victim.job} keeps {victim.num_gpus}" for victim in victims)
         explanation = _explain_change(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
-        return Start(name, node, change.num_gpus, explanation, victim, change.keeps if victim else None)
+        start = Start(name, node, change.num_gpus, explanation)
+        if not victims:
+            return start
+        first = victims[0]
+        return replace(start, victim=first.job, victim_num_gpus=first.num_gpus, more_victims=tuple(victims[1:]))
     if change.host == one.host:
         explanation = _explain_change(cluster, change, f"{name} gets {count} of {node}", best, plans)
         return Reshape(name, node, change.num_gpus, explanation)
@@ -199,6 +209,7 @@ def _explain_change(
 
 def _candidate_of(cluster: PlannedCluster, change: PlannedChange, plan: Plan, rejected: str) -> Candidate:
     one = cluster.jobs[change.job]
+    victims = _victims_of(cluster, change)
     trained_s = one.seconds[cluster.kinds[change.host]].get(change.num_gpus, one.here_s)
     return Candidate(
         node=cluster.names[change.host],
@@ -207,10 +218,15 @@ def _candidate_of(cluster: PlannedCluster, change: PlannedChange, plan: Plan, re
         sum_s=plan.outcome.sum_s,
         job_s=one.standstill_s(change.host) + trained_s,
         job=one.job.id,
-        victim=cluster.jobs[change.victim].job.id if change.victim >= 0 else None,
-        victim_num_gpus=change.keeps if change.victim >= 0 else None,
+        victim=victims[0].job if victims else None,
+        victim_num_gpus=victims[0].num_gpus if victims else None,
         rejected=rejected,
+        more_victims=tuple(victims[1:]),
     )
+
+
+def _victims_of(cluster: PlannedCluster, change: PlannedChange) -> list[Victim]:
+    return [Victim(cluster.jobs[gift.victim].job.id, gift.keeps) for gift in change.gifts]
 
 
 def _comparison(cluster: PlannedCluster, best: Plan, papers: Plan) -> str:

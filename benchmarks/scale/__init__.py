@@ -136,7 +136,7 @@ def _arrive(cluster: Cluster, name: str, like: Running) -> None:
     cluster.coordinator.store.insert("jobs", {"_id": name, "job_id": name, "state": "submitted", **asked})
     cluster.coordinator.loop.tick()
     job = cluster.coordinator.cache.job(name)
-    if job is None or job.operation is None or job.operation.peer is None:
+    if job is None or job.operation is None or not job.operation.victims:
         raise WrongAnswer(f"{name} was not started with GPUs of another job")
 
 

@@ -205,8 +205,7 @@ def what(view: View) -> str:
     gpus = f"{count} GPU{'s' * (count != 1)}" if count else f"the cores of {text(view.get('node'))}"
     match view.get("kind"):
         case "start":
-            victim = view.get("victim")
-            taking = "" if victim is None else f", job {victim} keeps {view.get('victim_num_gpus')}"
+            taking = "".join(f", job {victim} keeps {count}" for victim, count in _victims(view))
             return f"start job {job_id} on {gpus}{taking}"
         case "reshape":
             return f"reshape job {job_id} to {gpus}"
@@ -276,13 +275,21 @@ def exact(value: float) -> str:
     return f"{value:.1f} s"
 
 
+def _victims(view: View) -> list[tuple[Any, Any]]:
+    """Return the jobs from which a start or a candidate takes GPUs, with the counts that they keep."""
+    if view.get("victim") is None:
+        return []
+    more = view.get("more_victims") or ()
+    further = [(one.get("job"), one.get("num_gpus")) for one in more if isinstance(one, dict)]
+    return [(view.get("victim"), view.get("victim_num_gpus")), *further]
+
+
 CANDIDATE = ("", "GPUs", "Node", "Taken from", "Makespan", "Sum", "This job", "Why not")
 
 
 def candidate(view: View) -> tuple[str, ...]:
     """The cells of one candidate of a decision under the heads `CANDIDATE`; the chosen one has an arrow."""
-    taken = view.get("victim")
-    source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
+    source = "; ".join(f"{victim}, which keeps {count}" for victim, count in _victims(view)) or NONE
     doubt = " ~" if is_doubtful(view) else ""
     makespan, total, own = (measured(view.get(f), exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
     if view.get("possible") is False:  # its times leave the wait out, and would look better than the chosen ones

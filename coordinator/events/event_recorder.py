@@ -108,9 +108,9 @@ class EventRecorder:
                 marks.at["launch"] = now
             case e.JobInitialized():
                 marks.at["initialized"] = now
-                victim = job.operation.peer if job.operation else None
-                if victim in self._marks:
-                    self._marks[victim].at["newcomer ready"] = now
+                for victim in job.operation.victims if job.operation else ():
+                    if victim in self._marks:
+                        self._marks[victim].at["newcomer ready"] = now
             case e.StopSent():
                 marks.at["stop sent"] = event.sent_at
             case e.StartSent():
@@ -188,8 +188,8 @@ class EventRecorder:
         """Queue the job and its peers for the reconciler, wake the loop if it may decide otherwise now."""
         self.queue.add(job.id)
         for record in (job, before):
-            if record is not None and record.operation and record.operation.peer:
-                self.queue.add(record.operation.peer)
+            for peer in record.operation.peers if record is not None and record.operation else ():
+                self.queue.add(peer)
         if isinstance(event, WAKES_THE_LOOP):
             self.wake.set()
         if isinstance(event, e.JobClosed):

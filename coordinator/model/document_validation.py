@@ -66,7 +66,14 @@ def _operation(value: Any) -> bool:
     if not isinstance(value, dict) or value.get("kind", "reshape") not in KINDS or not _count(value.get("generation")):
         return False
     numbers = all(value.get(f) is None or _finite(value[f]) for f in ("at", "launch", "from_launch"))
-    return numbers and all(value.get(f) is None or _ids(value[f]) for f in ("to", "from", "yields_to", "victim_keeps"))
+    ids = all(value.get(f) is None or _ids(value[f]) for f in ("to", "from", "yields_to", "victim_keeps"))
+    victims = value.get("victims")
+    return numbers and ids and (victims is None or (isinstance(victims, list) and all(map(_gift, victims))))
+
+
+def _gift(value: Any) -> bool:
+    """Return whether the value is a victim's promise: its id, the generation in which it made it, the GPUs it keeps."""
+    return isinstance(value, dict) and _id(value.get("job")) and _ids(value.get("keeps"))
 
 
 COUNT = FieldRule("a whole number", _count)

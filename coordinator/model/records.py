@@ -101,11 +101,21 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class PromisedGift:
+    """GPUs that a victim gives to a newcomer: all that it has in `generation`, but for those that it `keeps`."""
+
+    victim: str
+    generation: object
+    keeps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Operation:
     """The operation in progress on a job: its `reshape` field (`reliability.md` 3).
 
-    `kind` is start, reshape, move, restart, requeue or finish; `peer` is the newcomer that waits for this victim, or
-    the victim that this newcomer waits for; `how` is `in place` or `relaunch`; `node` is the destination of a move.
+    `kind` is start, reshape, move, restart, requeue or finish; `newcomer` is the job that waits for this victim's GPUs,
+    `victims` the jobs that this newcomer waits for; `how` is `in place` or `relaunch`; `node` is the destination of a
+    move.
     """
 
     doc: Doc
@@ -127,8 +137,24 @@ class Operation:
         return int(number(self.doc.get("generation")) or 0)
 
     @property
-    def peer(self) -> str | None:
-        return name(self.doc.get("for") if self.kind == "reshape" else self.doc.get("victim"))
+    def newcomer(self) -> str | None:
+        return name(self.doc.get("for")) if self.kind == "reshape" else None
+
+    @cached_property
+    def victims(self) -> dict[str, PromisedGift]:
+        """What each victim promised, by its id."""
+        given = self.doc.get("victims") if self.kind == "start" else None
+        if self.kind == "start" and self.doc.get("victim") is not None:  # written by a version that knew one victim
+            of_one = {"job": "victim", "generation": "victim_generation", "keeps": "victim_keeps"}
+            given = [{field: self.doc.get(earlier) for field, earlier in of_one.items()}]
+        rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
+        gifts = [PromisedGift(str(row.get("job")), row.get("generation"), _names(row.get("keeps"))) for row in rows]
+        return {gift.victim: gift for gift in gifts}
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other jobs of this operation: the newcomer of a victim, or the victims of a newcomer."""
+        return (*self.victims, *([self.newcomer] if self.newcomer is not None else []))
 
     @property
     def node(self) -> str | None:

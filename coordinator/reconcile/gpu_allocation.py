@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from coordinator.model import states as s
 from coordinator.model.events import VictimBooked
-from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.records import GpuRecord, JobRecord, PromisedGift
 from coordinator.model.resumption import stays_unasked
 from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
@@ -26,8 +26,8 @@ def claim(w: ObservedState) -> Step | None:
             return undo(w, f"GPU {gpu_id} is no longer there")
         if gpu.state == s.IDLE and gpu.job is None:
             return _claim_idle(w, gpu_id)
-        if w.op.kind == "start" and gpu.job is not None and gpu.job == w.op.peer:
-            return _claim_from_victim(w, gpu_id)
+        if gpu.job is not None and gpu.job in w.op.victims:
+            return _claim_from_victim(w, gpu_id, w.op.victims[gpu.job])
         return undo(w, f"GPU {gpu_id} was given to job {gpu.job} meanwhile")
     return None
 
@@ -40,17 +40,17 @@ def _claim_idle(w: ObservedState, gpu_id: str) -> Step:
     return WriteGpu("claim", gpu_id, {"state": s.IDLE, "job_id": None}, changes)
 
 
-def _claim_from_victim(w: ObservedState, gpu_id: str) -> Step:
-    victim = w.jobs.get(str(w.op.peer))
+def _claim_from_victim(w: ObservedState, gpu_id: str, gift: PromisedGift) -> Step:
+    victim = w.jobs.get(gift.victim)
     if victim is None or victim.operation is None:
         if victim is None or victim.state != s.RUNNING or victim.cancel:
             return Wait(POLL_S, "the victim is ending by itself; its GPUs come free")
-        if victim.generation != w.op.doc.get("victim_generation"):
+        if victim.generation != gift.generation:
             return undo(w, f"job {victim.id} changed meanwhile")
         if stays_unasked(victim):
             return undo(w, f"job {victim.id} must not be stopped any more")
-        return _book_victim(w, victim)
-    if victim.operation.peer != w.job.id:
+        return _book_victim(w, victim, gift)
+    if victim.operation.newcomer != w.job.id:
         return undo(w, f"job {victim.id} is being changed for another reason")
     changes: GpuChanges = {
         "state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation,
@@ -58,8 +58,8 @@ def _claim_from_victim(w: ObservedState, gpu_id: str) -> Step:
     return WriteGpu("claim", gpu_id, {"job_id": victim.raw_id, "state": s.IN_USE}, changes)
 
 
-def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
-    keeps = [str(g) for g in w.op.doc.get("victim_keeps") or ()]
+def _book_victim(w: ObservedState, victim: JobRecord, gift: PromisedGift) -> Step:
+    keeps = list(gift.keeps)
     reshape = {
         "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
         "for": w.job.raw_id, "decision": w.op.decision, "how": reshape_method(victim, w.config), "at": w.wall,
@@ -97,10 +97,10 @@ def has_given_up(victim: JobRecord, jobs: Mapping[str, JobRecord], gpu: GpuRecor
     """
     newcomer = jobs.get(str(gpu.job))
     op = newcomer.operation if newcomer else None
-    if newcomer is None or newcomer.recreated or op is None or op.kind != "start" or op.peer != victim.id:
+    gift = op.victims.get(victim.id) if op else None
+    if newcomer is None or newcomer.recreated or op is None or gift is None:
         return False
-    booked = op.doc.get("victim_generation")
-    since = isinstance(booked, int) and victim.generation > booked
+    since = isinstance(gift.generation, int) and victim.generation > gift.generation
     return since and gpu.held_by == victim.id and gpu.id in op.to and gpu.id not in victim.gpu_ids
 
 

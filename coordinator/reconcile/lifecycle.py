@@ -5,7 +5,7 @@ correctness, and a coordinator that was killed anywhere resumes by reading.
 
 The journal of `reliability.md` section 3, for every kind of operation:
 
-    1 claim      the GPUs of `to` that the job does not have (a victim's too: reserved, still held by it)
+    1 claim      the GPUs of `to` that the job does not have (its victims', too: reserved, still held by them)
     2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch,
                  a reshape in place shortly for the interpreter that begins to wait for the next start
     3 stop       SIGTERM, save, exit: waited for, unless somebody agreed to a loss. No return once the shim has obeyed
@@ -119,7 +119,7 @@ def _ready(w: ObservedState) -> Step | None:
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
     if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and stays_unasked(w.job, w.seen):
         return take_back(w) or undo(w, rigidity_reason(w.job, w.seen))
-    if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
+    if w.op.newcomer is not None and not stopped:
         return _newcomer_ready(w)
     if w.op.kind in ("reshape", "move") and w.gang_failure and not stopped:
         return undo(w, w.gang_failure.why)
@@ -164,10 +164,10 @@ def _initialized(w: ObservedState) -> Step | None:
 
 
 def _newcomer_ready(w: ObservedState) -> Step | None:
-    newcomer = w.jobs.get(str(w.op.peer))
+    newcomer = w.jobs.get(str(w.op.newcomer))
     op = newcomer.operation if newcomer else None
-    if newcomer is None or newcomer.cancel or op is None or op.kind != "start" or op.peer != w.job.id:
-        return take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
+    if newcomer is None or newcomer.cancel or op is None or w.job.id not in op.victims:
+        return take_back(w) or undo(w, f"job {w.op.newcomer} no longer needs its GPUs")
     if any(w.gpus[g].job != newcomer.id for g in op.to):
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
     if newcomer.state == s.INITIALIZING and initializes_early(newcomer, w.config):

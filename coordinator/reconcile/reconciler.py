@@ -130,8 +130,9 @@ class Reconciler:
         tracker = self._trackers.setdefault(job.id, _JobTracker())
         pods = self._gangs.pods(job, job.launch in tracker.removed)
         jobs = self.cache.jobs()
-        peer = jobs.get(str(job.operation.peer)) if job.operation else None
-        seen, gpus = pods.seen, self.cache.gpus_of(job, *([peer] if peer else []))
+        peers = [jobs[peer] for peer in job.operation.peers if peer in jobs] if job.operation else []
+        newcomer = jobs.get(str(job.operation.newcomer)) if job.operation else None
+        seen, gpus = pods.seen, self.cache.gpus_of(job, *peers)
         over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
         self._track(job, tracker, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - tracker.since
@@ -157,7 +158,7 @@ class Reconciler:
             remove_asked=job.launch in tracker.removed,
             waited_s=waited_s,
             newcomer=self._newcomer(job.coming, tracker, waited_s) if job.coming else None,
-            peer_seen=self.reports.of(peer) if peer else None,
+            peer_seen=self.reports.of(newcomer) if newcomer else None,
             old_launch_removed=leaves in tracker.removed,
             pods=pods.each,
             lost_pods=pods.lost_pods,

@@ -60,14 +60,15 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Jo
 
 
 def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Concrete GPUs: idle ones first, then the victim's last ones; the victim keeps its first ones."""
+    """Concrete GPUs: idle ones first, then the victims' last ones; a victim keeps its first ones."""
     to = [g for worker in workers_of(decision) for g in idle_gpus(worker, context)]
-    reshape: Doc = {"kind": "start", "from": [], "victim": None}
-    if decision.victim is not None:
-        victim = context.seen[decision.victim]
-        keeps = victim.gpu_ids[: decision.victim_num_gpus]
+    gifts = list[Doc]()
+    for giver in decision.victims:
+        victim = context.seen[giver.job]
+        keeps = victim.gpu_ids[: giver.num_gpus]
         to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
-        reshape |= {"victim": victim.raw_id, "victim_generation": victim.generation, "victim_keeps": list(keeps)}
+        gifts.append({"job": victim.raw_id, "generation": victim.generation, "keeps": list(keeps)})
+    reshape: Doc = {"kind": "start", "from": [], "victims": gifts}
     return {
         "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to),
         "launch": job.launch if job.frozen else job.next_launch, "yields_to": None, "reshape": {**reshape, "to": to},

@@ -96,10 +96,10 @@ def _predicted(decision: Decision, basis: DecisionBasis) -> Doc:
 
 
 def touched(decision: Decision) -> list[str]:
-    """Ids of the job itself, the victim that gives GPUs, and the jobs that a preempted one yields to."""
-    victim = [decision.victim] if isinstance(decision, Start) and decision.victim is not None else []
+    """Ids of the job itself, the victims that give GPUs, and the jobs that a preempted one yields to."""
+    victims = [victim.job for victim in decision.victims] if isinstance(decision, Start) else []
     others = decision.yields_to if isinstance(decision, Requeue) else ()
-    return list(dict.fromkeys([decision.job, *victim, *others]))
+    return list(dict.fromkeys([decision.job, *victims, *others]))
 
 
 def finite(value: Any) -> Any:

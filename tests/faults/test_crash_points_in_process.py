@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from adaptive_scheduler.decision import Decision, Explanation, Finish, Move, Requeue
+from adaptive_scheduler.decision import Decision, Explanation, Finish, Move, Requeue, Start, Victim
 from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
 from coordinator.model import states as s
@@ -67,6 +67,16 @@ def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
 
 def is_in(job: str, state: str) -> Callable[[World], bool]:
     return lambda world: world.states().get(job) == state
+
+
+def waits(job: str) -> Callable[[World], bool]:
+    """The coordinator knows that it is in the queue."""
+
+    def holds(world: World) -> bool:
+        record = world.c.cache.job(job)
+        return record is not None and record.state == s.SUBMITTED
+
+    return holds
 
 
 def rests(job: str) -> Callable[[World], bool]:
@@ -133,7 +143,14 @@ def is_held(job: str) -> Callable[[World], bool]:
 
 
 NEWCOMER = Act(trains("one", 4), TWO)
+FROM_BOTH = Start("three", "n1", 2, WHY, victim="one", victim_num_gpus=1, more_victims=(Victim("two", 1),))
+TAKES_FROM_BOTH = (
+    Act(trains("one", 2, 0), submits("two", [1, 2], Behaviour(iterations=60))),
+    Act(trains("two", 2), submits("three", [2], Behaviour(iterations=20))),
+    Act(waits("three"), ordered(FROM_BOTH)),
+)
 BOTH_END = {"one": s.COMPLETED, "two": s.COMPLETED}
+ALL_END = {**BOTH_END, "three": s.COMPLETED}
 
 JOURNEYS = {
     "start on idle GPUs": Journey(Behaviour(iterations=20), {"one": s.COMPLETED}, generations={"one": 1}),
@@ -295,6 +312,34 @@ JOURNEYS = {
         {"one": s.COMPLETED},
         (Act(trains("one", 0), ordered(Requeue("one", WHY))),),
         generations={"one": 2}, counts=(0,), nodes=CPUS, settings=NOTHING_ELSE,
+    ),
+    "a newcomer takes GPUs from two jobs": Journey(
+        Behaviour(iterations=60),
+        ALL_END,
+        TAKES_FROM_BOTH,
+        generations={"one": 2, "two": 2, "three": 1}, counts=(1, 2), settings=NOTHING_ELSE,
+    ),
+    "a newcomer takes GPUs from two jobs before it is launched": Journey(
+        Behaviour(iterations=60),
+        ALL_END,
+        TAKES_FROM_BOTH,
+        LATE,
+        generations={"one": 2, "two": 2, "three": 1}, counts=(1, 2), settings=NOTHING_ELSE,
+    ),
+    "a newcomer that two jobs wait for is cancelled": Journey(
+        Behaviour(iterations=60),
+        {**ALL_END, "three": s.CANCELLED},
+        (*TAKES_FROM_BOTH, Act(is_in("three", s.INITIALIZING), lambda world: world.api.cancel("three"))),
+        generations={"one": 1, "two": 1, "three": 0}, counts=(1, 2), settings=NOTHING_ELSE,
+    ),
+    "one of two victims ends while its newcomer initializes": Journey(
+        Behaviour(iterations=60),
+        ALL_END,
+        (
+            *TAKES_FROM_BOTH,
+            Act(is_in("three", s.INITIALIZING), lambda world: world.machines.end_trainer("two", 0)),
+        ),
+        generations={"one": 2, "two": 1, "three": 1}, counts=(1, 2), settings=NOTHING_ELSE,
     ),
     "a job is suspended and resumed": Journey(
         Behaviour(iterations=60),

@@ -29,10 +29,19 @@ def operations(decisions):
     return [one for one in decisions if not isinstance(one, Hold)]
 
 
+def victims_of(decision):
+    return {victim.job: victim.num_gpus for victim in getattr(decision, "victims", ())}
+
+
+def taking(decision):
+    count = len(victims_of(decision))
+    return (" with a victim" if count == 1 else " with several victims") if count else ""
+
+
 def draw_job(rng, name, nodes):
     state = rng.choice(("submitted", "submitted", "running", "running", "running", "adjusting", "initializing"))
     fields = {
-        "optional": rng.choice(((1,), (1, 2), (2, 4), (1, 2, 4))),
+        "optional": rng.choice(((1,), (2,), (1, 2), (2, 4), (1, 2, 4))),
         "submit_s": rng.choice((0.0, 100.0, 499.0)),
         "iterations_left": rng.choice((None, 0.0, 50.0, 2000.0, 2000.0, 1e4, 1e5)),
         "rigid": rng.random() < 0.2,
@@ -85,18 +94,18 @@ def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_w
             assert one.explanation.sentence.endswith(".")
             if one.explanation.algorithm != planner.PLANNER:
                 continue
-            seen[type(one).__name__ + " with a victim" * bool(getattr(one, "victim", None))] += 1
+            seen[type(one).__name__ + taking(one)] += 1
             if isinstance(one, Hold):
                 continue
             job, home = world.job[one.job], world.node[one.node]
             assert home.open
             if not isinstance(one, Reshape):
                 assert job.gpu_type in (None, home.gpu_type) and job.pinned in (None, home.name)
-            for name in {one.job, getattr(one, "victim", None)} - {None}:
+            for name in {one.job, *victims_of(one)}:
                 touched = world.job[name]
                 assert not touched.leased and touched.wanted is None and touched.cooling_until <= NOW
                 assert not (touched.rigid and touched.num_gpus)
-    for kind in ("Start", "Start with a victim", "Reshape", "Move", "Hold"):
+    for kind in ("Start", "Start with a victim", "Start with several victims", "Reshape", "Move", "Hold"):
         assert seen[kind] > 0, seen
 
 
@@ -136,7 +145,7 @@ def test_it_says_what_each_plan_would_bring():
 
 
 def test_without_a_better_plan_the_papers_decisions_stay_as_they_are():
-    world = cluster(running("r", 1, 9000), waiting("w"), idle=4, used=1)
+    world = cluster(running("r", 1, 9000, (1,)), waiting("w", optional=(1,)), idle=4, used=1)
     assert decide(world, NOW, PLANNED) == decide(world, NOW, PAPER)
 
 
@@ -169,3 +178,32 @@ def test_a_node_kept_for_an_aged_job_stays_kept():
     jobs = [waiting(f"short{i}", 10_000, (1,), submit_s=NOW) for i in range(5)]
     world = cluster(aged, *jobs, waiting("long", 100_000, (1,), submit_s=NOW), idle=2, used=6)
     assert not [one for one in operations(decide(world, NOW, PLANNED)) if isinstance(one, Start | Reshape | Move)]
+
+
+FULL = [running(name, 2, 20_000, (1, 2)) for name in ("a", "b", "c", "d")]
+SHORT_AND_LARGE = waiting("new", 2_000, (4,), submit_s=NOW)
+
+
+def test_a_newcomer_that_no_single_job_can_make_room_for_takes_from_several():
+    world = cluster(*FULL, SHORT_AND_LARGE, idle=0, used=8)
+    assert operations(decide(world, NOW, PAPER)) == []
+    (start,) = operations(decide(world, NOW, PLANNED))
+    assert (start.job, start.num_gpus) == ("new", 4)
+    assert victims_of(start) == {"a": 1, "b": 1, "c": 1, "d": 1}
+    taken = "new starts on 4 GPUs of a, and a keeps 1, and b keeps 1, and c keeps 1, and d keeps 1: "
+    assert start.explanation.sentence.startswith(taken)
+
+
+def test_of_several_victims_none_gives_what_is_not_needed(monkeypatch):
+    """Three GPUs are missing: with the two of the large job, one of the two small ones gives too much."""
+    monkeypatch.setattr(planner, "knapsack_plan", lambda *_: [])  # it would take from `a`
+    small = [running(name, 2, 3_000, (1, 2)) for name in ("a", "b")]
+    large = running("large", 4, 20_000, (1, 2, 4))
+    world = cluster(*small, large, SHORT_AND_LARGE, idle=1, used=8)
+    (start,) = operations(decide(world, NOW, PLANNED))
+    assert victims_of(start) == {"b": 1, "large": 2}
+
+
+def test_it_takes_from_no_job_that_ends_before_the_newcomer_would():
+    world = cluster(*FULL[:3], running("d", 2, 1_000, (1, 2)), SHORT_AND_LARGE, idle=0, used=8)
+    assert operations(decide(world, NOW, PLANNED)) == []

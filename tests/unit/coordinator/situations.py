@@ -31,7 +31,7 @@ def job(state: str, *gpus: str, name: str = "one", op: Doc | None = None, **more
 
 
 def start_of(*to: str, generation: int = 1, **more: Any) -> Doc:
-    return {"kind": "start", "from": [], "to": list(to), "generation": generation, "victim": None, **more}
+    return {"kind": "start", "from": [], "to": list(to), "generation": generation, "victims": [], **more}
 
 
 def reshape_of(origin: tuple[str, ...], to: tuple[str, ...], generation: int = 2, **more: Any) -> Doc:
@@ -100,7 +100,7 @@ def waits(w: ObservedState, why: str = "") -> Wait:
 
 
 def newcomer(state: str = s.INITIALIZING, **more: object) -> JobRecord:
-    op = start_of("a", "b", victim="one", victim_generation=1, victim_keeps=["c", "d"])
+    op = start_of("a", "b", victims=[{"job": "one", "generation": 1, "keeps": ["c", "d"]}])
     return job(state, "a", "b", name="two", op=op, generation=0, **{"up": None, **more})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_scheduler.decision import Explanation, Finish, Move, Operation, Requeue, Reshape, Start
+from adaptive_scheduler.decision import Explanation, Finish, Move, Operation, Requeue, Reshape, Start, Victim
 from adaptive_scheduler.snapshot import Gpu, Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
@@ -60,7 +60,17 @@ def test_what_a_victim_gives_comes_after_the_idle_ones() -> None:
     gpus = on("n", gpu("a", "v", "v"), gpu("b", "v", "v"), gpu("c", "v", "v"), gpu("d"))
     found = write(Start("one", "n", 3, WHY, victim="v", victim_num_gpus=1), [queued(), victim], gpus)
     assert found["gpu_ids"] == ["d", "b", "c"]
-    assert (found["reshape"]["victim"], found["reshape"]["victim_keeps"]) == ("v", ["a"])
+    assert found["reshape"]["victims"] == [{"job": "v", "generation": 1, "keeps": ["a"]}]
+
+
+def test_each_of_several_victims_gives_its_last_gpus() -> None:
+    victims = [job(s.RUNNING, "a", "b", name="v", node="n"), job(s.RUNNING, "c", "d", "e", name="w", generation=4)]
+    gpus = on("n", *(gpu(name, "v", "v") for name in "ab"), *(gpu(name, "w", "w") for name in "cde"))
+    start = Start("one", "n", 3, WHY, victim="v", victim_num_gpus=1, more_victims=(Victim("w", 1),))
+    found = write(start, [queued(), *victims], gpus)
+    assert found["gpu_ids"] == ["b", "d", "e"]
+    promised = [{"job": "v", "generation": 1, "keeps": ["a"]}, {"job": "w", "generation": 4, "keeps": ["c"]}]
+    assert found["reshape"]["victims"] == promised
 
 
 def test_a_reshape_keeps_what_it_has_and_adds_or_gives_up_the_rest() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.model.records import GpuRecord, JobRecord, Operation, number
+from coordinator.model.records import GpuRecord, JobRecord, Operation, PromisedGift, number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=6),
@@ -20,7 +20,7 @@ JOB_FIELDS = (
     "reshape", "cancel", "wanted", "retries", "retry_ts", "submit_ts", "iters_done", "iterations", "epochs",
     "dataset_size", "batch_size", "reshape_exit_codes",
 )  # fmt: skip
-OP_FIELDS = ("kind", "to", "from", "generation", "for", "victim", "how", "decision")
+OP_FIELDS = ("kind", "to", "from", "generation", "for", "victim", "victims", "how", "decision")
 GPU_FIELDS = ("state", "node", "gpu_type", "job_id", "held_by")
 
 
@@ -40,6 +40,15 @@ def test_any_document_can_be_read(job: dict[str, Any], op: dict[str, Any], gpu: 
     assert isinstance(values["iterations_done"], int)
     read(Operation(op))
     read(GpuRecord(gpu))
+
+
+def test_a_start_that_an_earlier_version_wrote_names_its_one_victim() -> None:
+    earlier = {"kind": "start", "victim": 3, "victim_generation": 7, "victim_keeps": ["a"]}
+    now = {"kind": "start", "victims": [{"job": 3, "generation": 7, "keeps": ["a"]}]}
+    for written in (earlier, now):
+        assert Operation(written).victims == {"3": PromisedGift("3", 7, ("a",))}
+        assert Operation(written).peers == ("3",)
+    assert Operation({"kind": "start", "victim": None}).peers == ()
 
 
 def test_ids_are_compared_as_text_and_kept_as_they_were_written() -> None:

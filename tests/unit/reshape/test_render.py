@@ -323,6 +323,15 @@ def test_no_time_is_shown_of_a_candidate_that_would_have_to_wait() -> None:
     }
     assert words.candidate({**view, "possible": False})[4:7] == ("-", "-", "-")
     assert words.candidate({**view, "possible": True})[4:7] == ("6.5 s", "7.5 s", "5.5 s")
+
+
+def test_all_jobs_that_give_gpus_are_named() -> None:
+    view = {"kind": "start", "job_id": "new", "num_gpus": 4, "node": "n", "victim": "a", "victim_num_gpus": 1}
+    several = {**view, "more_victims": [{"job": "b", "num_gpus": 2}]}
+    assert words.what(view) == "start job new on 4 GPUs, job a keeps 1"
+    assert words.what(several) == "start job new on 4 GPUs, job a keeps 1, job b keeps 2"
+    assert words.candidate(view)[3] == "a, which keeps 1"
+    assert words.candidate(several)[3] == "a, which keeps 1; b, which keeps 2"
     doubtful = {**view, "low_confidence": True}
     assert "~" in render.decision({"candidates": [{**doubtful, "possible": True}]})
     assert "~" not in render.decision({"candidates": [{**doubtful, "possible": False}]}), "no time rests on it"

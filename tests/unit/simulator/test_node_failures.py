@@ -167,7 +167,7 @@ def test_a_newcomer_and_its_victim_are_both_lost_with_their_node_and_owe_each_ot
     v, b = outcome.jobs
     assert v.finished_s == pytest.approx(250 + 108 + 2400 / 1.7)
     assert b.finished_s == pytest.approx(1000 + 108 + 170 / 2.4)
-    assert (outcome.removes, v.leased, v.gives_to, b.victim) == (0, False, None, None)
+    assert (outcome.removes, v.leased, v.gives_to, b.victims) == (0, False, None, [])
 
 
 def test_a_job_whose_process_is_still_ending_when_its_node_fails_has_ended_all_the_same():

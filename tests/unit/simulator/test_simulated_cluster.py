@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.decision import BrokenDecision, Explanation, Hold, Move, Requeue, Reshape, Start
+from adaptive_scheduler.decision import BrokenDecision, Explanation, Hold, Move, Requeue, Reshape, Start, Victim
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
@@ -105,6 +105,17 @@ def test_early_initialization_lets_the_victim_train_on_while_its_newcomer_is_lau
     done = (200 + 83 - 108) * 2.4
     assert v.finished_s == pytest.approx(200 + 83 + 37 + (2400 - done) / 1.7)
     assert (outcome.adds, outcome.removes, v.stopped_s) == (0, 1, 37)
+
+
+def test_several_victims_train_on_until_their_newcomer_is_launched_and_stop_at_once() -> None:
+    take = Start("c", "a", 2, WHY, victim="v", victim_num_gpus=1, more_victims=(Victim("w", 1),))
+    starts = scripted((0.0, Start("v", "a", 2, WHY)), (0.0, Start("w", "a", 2, WHY)), (300.0, take))
+    jobs = [job("v", iterations=2000.0), job("w", iterations=2000.0), job("c", 300.0, 170.0, optional=(2,))]
+    outcome = world(*jobs, plan=starts).run()
+    v, w, c = outcome.jobs
+    assert c.trained_from_s == 300 + 83 + 12 + 25
+    assert (outcome.removes, v.stopped_s, w.stopped_s) == (2, 37, 37)
+    assert v.finished_s == w.finished_s
 
 
 def test_a_relaunched_victim_stops_at_once_and_both_launch_when_its_pod_is_gone():
