@@ -10,16 +10,17 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Profiles
 from adaptive_scheduler.snapshot import Gpu, Node
 from benchmarks.result import Result, Row, Table
 from experiments import report
@@ -57,6 +58,8 @@ TRACES = (
     Crowded("gavel", None, 0.5),
 )
 DRAWN = ("workload-s", "elastic-w1-measured")  # with the seeds 0 and 1
+VARIED_SEEDS = range(4)
+ELASTIC_SHARES = (0.0, 0.2, 0.5, 0.8)
 
 
 def run(options: argparse.Namespace) -> Result:
@@ -70,6 +73,8 @@ def run(options: argparse.Namespace) -> Result:
     if _data_folder() is None and not options.tiny:
         notes.append("Published traces were left out: set RESHAPE_DATA to a folder that has them.")
     tables = [_table_of_policies(name, policies) for name, policies in measured.items()]
+    if not options.tiny:
+        tables.append(_table_of_variations())
     sizes = {"workloads": len(measured)}
     return Result("peers", "O6", TITLE, "the paper's rules", sizes, [*rows, *geometric], tables, notes)
 
@@ -108,11 +113,7 @@ def rigid_case() -> Workload:
 
 def _measure(workload: Workload) -> dict[str, dict[str, Any]]:
     """Return the measures of each policy, and the bounds on them under the name `bound`."""
-    ours = next(one for one in workload.policy_setups if one.name == PAPER)
-    settings = replace(ours.settings, planner="rollout")
-    planner = replace(ours, name=PLANNER, settings=settings, plan=partial(decide, settings=settings))
-    others = [one for one in workload.policy_setups if one.name != PAPER]
-    workload = replace(workload, policy_setups=(*others, planner, ours))  # peers get the costs of the last one
+    workload = _with_planner(workload)
     known = {one.name for one in workload.policy_setups}
     bounds = report.bounds_of(workload)
     found: dict[str, dict[str, Any]] = {}
@@ -123,6 +124,67 @@ def _measure(workload: Workload) -> dict[str, dict[str, Any]]:
     makespan_s = bounds.get("lp_makespan_s", bounds["fluid_makespan_s"])
     found["bound"] = {"makespan_s": makespan_s, "mean_jct_s": bounds["jct_bound_s"]}
     return found
+
+
+def with_rigid_jobs(workload: Workload, elastic_share: float) -> Workload:
+    """Return the workload in which only this share of its jobs may change their GPU count."""
+    rng = random.Random(workload.seed)
+    rigid = {job.id for job in workload.jobs if rng.random() >= elastic_share}
+    jobs = (replace(job, optional=(job.fixed_gpus,)) if job.id in rigid else job for job in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def with_wrong_lengths(workload: Workload, sigma: float) -> Workload:
+    """Return the workload with believed lengths that are off by a log-normal factor."""
+    rng = random.Random(workload.seed)
+    jobs = (replace(job, believed_iterations=job.iterations * math.exp(rng.gauss(0.0, sigma))) for job in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def with_dearer_changes(workload: Workload, factor: float) -> Workload:
+    """Return the workload in which each change takes so many times as long, which the scheduler knows."""
+    seconds = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
+    dearer = replace(DEFAULT_OVERHEADS, **{name: factor * getattr(DEFAULT_OVERHEADS, name) for name in seconds})
+    ours = next(one for one in workload.policy_setups if one.name == PAPER)
+    profiles = replace(ours.profiles, overhead_rows={DEFAULT_TYPE: dearer})
+    changed = replace(ours, costs=Costs.in_place(dearer), profiles=profiles, costs_by_type={})
+    return replace(workload, policy_setups=(changed,))
+
+
+VARIATIONS: Mapping[str, Callable[[Workload], Workload]] = {
+    "as drawn": lambda workload: workload,
+    **{f"{share:.0%} of the jobs elastic": partial(with_rigid_jobs, elastic_share=share) for share in ELASTIC_SHARES},
+    **{f"lengths wrong, sigma {sigma:g}": partial(with_wrong_lengths, sigma=sigma) for sigma in (0.5, 1.0)},
+    "changes ten times as dear": partial(with_dearer_changes, factor=10.0),
+}
+
+
+def _table_of_variations() -> Table:
+    """Return the planner's measures by those of the paper's rules: geometric means over the seeds of a workload."""
+    rows = list[list[str]]()
+    for workload_name in DRAWN:
+        for variation, vary in VARIATIONS.items():
+            ratios = [_planner_by_paper(vary(build(workload_name, seed, _data_folder()))) for seed in VARIED_SEEDS]
+            means = [f"{statistics.geometric_mean(column):.3f}" for column in zip(*ratios, strict=True)]
+            rows.append([workload_name, variation, *means])
+    title = f"the planner by the paper's rules, {len(VARIED_SEEDS)} draws of each"
+    return Table(title, ("WORKLOAD", "VARIATION", "MAKESPAN", "MEAN"), rows)
+
+
+def _planner_by_paper(workload: Workload) -> tuple[float, ...]:
+    workload = _with_planner(workload)
+    (planner,) = compare(workload, [PLANNER], bounded=False)
+    (paper,) = compare(workload, [PAPER], bounded=False)
+    return tuple(planner.row[key] / paper.row[key] for key in MEASURES.values())
+
+
+def _with_planner(workload: Workload) -> Workload:
+    """Add the planner to the policies; peers get the costs of the last one, the paper's rules."""
+    ours = next(one for one in workload.policy_setups if one.name == PAPER)
+    settings = replace(ours.settings, planner="rollout")
+    planner = replace(ours, name=PLANNER, settings=settings, plan=partial(decide, settings=settings))
+    others = [one for one in workload.policy_setups if one.name != PAPER]
+    return replace(workload, policy_setups=(*others, planner, ours))
 
 
 def _compared(name: str, what: str, key: str, policies: Mapping[str, Mapping[str, Any]]) -> Row:

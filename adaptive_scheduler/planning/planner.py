@@ -36,6 +36,8 @@ BETTER_BY = 0.01
 LOOKS = 400_000
 """Placements that one decision may look at: some tenths of a second. Beyond, the paper's plan is carried out."""
 
+NOT_COMPARED = "Other plans were not compared: there are too many jobs and nodes to do that in time."
+
 PAPER = "the paper's rules"
 PLANS = {False: "shortest first", True: "late jobs first"}
 """Names of the fluid policy's plans for people, by whether late jobs go first."""
@@ -68,11 +70,19 @@ def choose_plan(
     try:
         plans = _compare_plans(cluster, positions, operations, _may_start(snapshot, now, settings), Budget(LOOKS))
     except TooMuchToLookAt:
-        return default
+        return [_not_compared(one) for one in default]
     best = min(plans, key=lambda plan: plan.outcome.objective + (0.0 if plan is plans[0] else BETTER_BY))
     if best is plans[0]:
         return default
     return _decisions_of(cluster, best, plans, default)
+
+
+def _not_compared(decision: Decision) -> Decision:
+    """Say in an operation's reason that it was carried out without a look at other plans."""
+    if not isinstance(decision, Start | Reshape | Move):
+        return decision
+    sentence = f"{decision.explanation.sentence} {NOT_COMPARED}"
+    return replace(decision, explanation=replace(decision.explanation, sentence=sentence))
 
 
 def _can_plan(snapshot: ClusterSnapshot, settings: Settings, papers: Iterable[Decision]) -> bool:
