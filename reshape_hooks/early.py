@@ -35,6 +35,11 @@ if TYPE_CHECKING:  # what a training does not import itself is imported only by 
     from typing import Any
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+OURS = ("", "reshape_hooks.files.replay")
+"""Roots that import nothing but the standard library and our own: what a script sets changes none of it.
+
+The second is imported before the script of a training that has a checkpoint, so one that has none asks for it late.
+"""
 NUMBER_BYTES = 4  # of the number of a file
 MOST_LOCKS = 253  # files that the kernel sends at once
 NOT_INITIALIZED = 3  # cuDeviceGetCount before cuInit
@@ -238,7 +243,7 @@ class Stash:
         number = self.of[name]
         group = self.groups[number]
         now = changes(self.recorder.environ, dict(os.environ)), hidden()
-        if group.name and now != (group.variables, group.hidden) and not self.recorder.ended:
+        if group.name not in OURS and now != (group.variables, group.hidden) and not self.recorder.ended:
             self._differs(group, *now)
         for earlier in self.groups[1 : number + 1] or self.groups[:1]:
             self._bring(earlier, name)

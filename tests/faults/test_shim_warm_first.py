@@ -30,12 +30,13 @@ class Machine:
         (folder / "mine.py").write_text("open('mine', 'a').write('x')\n")
         (folder / "script.py").write_text(SCRIPT.replace("import decimal,", "import slow, decimal,"))
 
-    def shim(self, name: str, argument: str = "1", **env: str):
+    def shim(self, name: str, argument: str = "1", checkpoints: str = "", **env: str):
         """A shim of a job of this name, with a folder of its own, that runs the script."""
         (self.folder / name).mkdir()
         command = [sys.executable, str(self.folder / "script.py"), argument]
         given = {"PYTHONPATH": str(self.installed), **env}
-        return warm_shim(self.folder / name, command, given, imports=str(self.imports), job_id=name)
+        launch = {"imports": str(self.imports), "job_id": name} | ({"checkpoints": checkpoints} if checkpoints else {})
+        return warm_shim(self.folder / name, command, given, **launch)
 
 
 @pytest.fixture
@@ -115,3 +116,22 @@ def test_only_the_newest_records_are_kept(machine):
         runs(shim, 1)
         eventually(lambda: len(list(machine.imports.iterdir())) == warm.MOST_RECORDS, "old records are removed")
         assert not (machine.imports / "old0").exists()
+
+
+def test_the_record_of_a_training_that_was_resumed_serves_one_that_begins(machine):
+    """Before the script of the first, what it wrote to files is put back; that imports `hashlib`, as the second's script
+    does once it has set a variable."""
+    script = machine.folder / "script.py"
+    script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport hashlib\n" + script.read_text())
+    checkpoints = machine.folder / "checkpoints"
+    checkpoints.mkdir()
+    with machine.shim("resumed", checkpoints=str(checkpoints)) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+    assert any("files.replay" in record.read_text() for record in machine.imports.iterdir())
+    with machine.shim("begins", checkpoints=str(machine.folder / "none")) as shim:
+        until_ready(shim)
+        runs(shim, 1)
+        assert shim.client.status()["cold"] == ""
+        eventually(lambda: shim.client.status()["warm"] not in ("", warm.BEGINS), "it is known whether one waits")
+        assert shim.client.status()["warm"].startswith("ready")
