@@ -1,10 +1,10 @@
 """Finds that a loop builds a model otherwise than its script does: a new start could not load what was saved then.
 
-    net[2] = torch.nn.Linear(8, 4)  # or pruning, weight_norm, LoRA, within the loop
+    net[2] = torch.nn.Linear(8, 4)  # or pruning, weight_norm, LoRA, net.double(), within the loop
 
-Promises: a model whose layers, or the names and shapes of what these save, are others than when training began is not
-saved, with a sentence. Not meant are lazy layers, which get their shapes in the first step, and layers that load by
-rules of their own. Called by `trained_parts`; Python 3.8 and newer, PyTorch only where the script uses it.
+Promises: a model whose layers, or the names, shapes and types of what these save, are others than when training began
+is not saved, with a sentence. Not meant are lazy layers, which get their shapes in the first step, and layers that load
+by rules of their own. Called by `trained_parts`; Python 3.8 and newer, PyTorch only where the script uses it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reshape_hooks.adapters.present_values import reference
 
 
 class Layer(NamedTuple):
-    """Holds what a new start must make alike: the kind of a layer, and the shapes of what it saves, by their names.
+    """Holds what a new start must make alike: the kind of a layer, and shape and type of what it saves, by name.
 
     `there`: gives the layer itself. `by_itself`: it loads by rules of its own.
     """
 
     there: Callable[[], Any]
     kind: type
-    shapes: Mapping[str, tuple[int, ...]]
+    tensors: Mapping[str, tuple[tuple[int, ...], str]]
     by_itself: bool
 
 
@@ -42,7 +42,7 @@ class BuiltParts:
             now = _layers(module)
             built = self._built[name]
             self._built[name] = {
-                at: now.get(at, one)._replace(shapes=one.shapes, by_itself=one.by_itself) for at, one in built.items()
+                at: now.get(at, one)._replace(tensors=one.tensors, by_itself=one.by_itself) for at, one in built.items()
             }
 
     def refuse_changed(self) -> None:
@@ -63,9 +63,9 @@ def _layers(module: Any) -> dict[str, Layer]:
 def _layer(one: Any) -> Layer:
     passing = getattr(one, "_non_persistent_buffers_set", ())
     saved = {name: tensor for name, tensor in {**one._parameters, **one._buffers}.items() if name not in passing}
-    shapes = {name: tuple(tensor.shape) for name, tensor in saved.items() if _has_shape(tensor)}
+    tensors = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in saved.items() if _has_shape(tensor)}
     lazy = any(tensor is not None and not _has_shape(tensor) for tensor in saved.values())
-    return Layer(reference(one), type(one), shapes, lazy or _loads_by_itself(one))
+    return Layer(reference(one), type(one), tensors, lazy or _loads_by_itself(one))
 
 
 def _has_shape(tensor: Any) -> bool:
@@ -99,8 +99,16 @@ def _difference(built: Mapping[str, Layer], now: Mapping[str, Layer]) -> str:
         after = now[name]
         if before.kind is not after.kind:
             return f"its layer {layer} was a {before.kind.__name__} and is a {after.kind.__name__}"
-        if before.shapes != after.shapes:
-            return f"its layer {layer} has other tensors"
-        if before.shapes and before.there() is not after.there():
+        if before.tensors != after.tensors:
+            return f"its layer {layer} has other tensors{_other_types(before.tensors, after.tensors)}"
+        if before.tensors and before.there() is not after.there():
             return f"its layer {layer} is another {after.kind.__name__}"
     return ""
+
+
+def _other_types(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Name the types that tensors of the same names and shapes had and have; empty where these differ, too."""
+    if {name: shape for name, (shape, _) in before.items()} != {name: shape for name, (shape, _) in after.items()}:
+        return ""
+    had, has = next((of, after[name][1]) for name, (_, of) in before.items() if of != after[name][1])
+    return f", of {has} in place of {had}"

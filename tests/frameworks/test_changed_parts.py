@@ -36,6 +36,7 @@ REFUSED = [
     (LOOP, "another layer", f"body {BUILT} (its layer '0' is another Linear)"),
     pytest.param(LOOP, "pruned", f"head {BUILT} (its layer the whole has other tensors)", marks=pytest.mark.deep),
     (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
+    (LOOP, "of another type", f"body {BUILT} (its layer '0' has other tensors, of torch.float64 in place of"),
     pytest.param(
         LOOP,
         "another scheduler",

@@ -203,7 +203,11 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a stream": [f"{ELASTIC} # are a stream"],
         "a loader that is no DataLoader": [ORDER, f"{ELASTIC} # come from a tqdm"],
         "a state that cannot be pickled": [UNTRIED],
-        "another optimizer, scheduler or model": [ANOTHER, f"{ANOTHER} # another layer"],
+        "another optimizer, scheduler or model": [
+            ANOTHER,
+            f"{ANOTHER} # another layer",
+            f"{ANOTHER} # of another type",
+        ],
         "an optimizer, a scheduler, a metric": [NOT_GIVEN, f"{ANOTHER} # one that was not given"],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],

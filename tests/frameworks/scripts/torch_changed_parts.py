@@ -90,8 +90,12 @@ for epoch in state.epochs(4):
         body[1] = torch.nn.Dropout(0.0)  # which saves nothing
     if epoch == 2 and way == "another model":
         head = torch.nn.Linear(8, 1)
+    if epoch == 2 and way == "of another type":
+        body.double()
+        head.double()
     for x in state.batches(loader):
-        loss = of_loss(head(body(x).relu())[:, 0], x.sum(1) + teacher(x)[:, 0].detach())
+        wanted = x.sum(1) + teacher(x)[:, 0].detach()
+        loss = of_loss(head(body(x.to(body[0].weight.dtype)).relu())[:, 0], wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
