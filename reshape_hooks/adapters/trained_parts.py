@@ -45,7 +45,7 @@ class TrainedParts:
         self._optimizers = {name: part for name, part in parts.items() if hasattr(part, "param_groups")}
         self._built = BuiltParts(self._modules)
         self._beside: dict[str, Callable[[], Any]] = {}
-        self._given = self.state()
+        self._given = [self.state()]  # when the parts were given, then as the script has set them for its loop
         self._groups = {name: len(part.param_groups) for name, part in self._optimizers.items()}
 
     def add(self, beside: Iterable[tuple[str, Any]]) -> None:
@@ -62,12 +62,15 @@ class TrainedParts:
         return {**{name: _of_module(part) for name, part in self._modules.items()}, **beside}
 
     def changed(self) -> dict[str, Changed]:
-        """Return of those modules what is not what it was when they were given, and which of their layers train."""
+        """Return of those modules what is not what a new start makes, and which of their layers train."""
         found = {}
         for name, now in self.state().items():
-            given = self._given.get(name, now)
-            layers = {layer: differing(values, given.layers.get(layer, {})) for layer, values in now.layers.items()}
-            trained = now.trained if now.trained != given.trained else ()
+            all_given = [one.get(name, now) for one in self._given]
+            layers: dict[str, dict[str, Any]] = {}
+            for layer, values in now.layers.items():
+                for given in all_given:
+                    layers.setdefault(layer, {}).update(differing(values, given.layers.get(layer, {})))
+            trained = now.trained if any(now.trained != given.trained for given in all_given) else ()
             change = Changed(trained, {layer: values for layer, values in layers.items() if values}, now.modes)
             if any(change):
                 found[name] = change
@@ -76,6 +79,7 @@ class TrainedParts:
     def loop_begins(self) -> None:
         """The first loop begins: the layers are those that the script makes at each start."""
         self._built.loop_begins()
+        self._given.append(self.state())
 
     def refuse_changed(self) -> None:
         """Raise CheckpointError for an optimizer with other parameter groups, and for a module with other layers."""

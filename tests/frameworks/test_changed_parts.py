@@ -17,6 +17,7 @@ HUGGING_FACE = LOOP._replace(module="transformers", file="hf_changed_parts.py")
 LIGHTNING = LOOP._replace(module="lightning", file="lightning_changed_parts.py")
 KEPT = [
     (LOOP, "thaws"),
+    (LOOP, "thaws what was frozen behind it"),
     (LOOP, "evaluates"),
     (LOOP, "shaped later"),
     pytest.param(LOOP, "a model around it", marks=pytest.mark.deep),
@@ -35,8 +36,8 @@ REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),
     (LOOP, "another layer", f"body {BUILT} (its layer '0' is another Linear)"),
     pytest.param(LOOP, "pruned", f"head {BUILT} (its layer the whole has other tensors)", marks=pytest.mark.deep),
-    (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
     (LOOP, "of another type", f"body {BUILT} (its layer '0' has other tensors, of torch.float64 in place of"),
+    (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
     pytest.param(
         LOOP,
         "another scheduler",

@@ -58,6 +58,10 @@ loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
 drop = torch.nn.Dropout(0.0)
 body = torch.nn.Sequential(body, drop, *([Grows()] if way == "shaped later" else []))
 state = reshape_hooks.Elastic(body=body, head=head, optimizer=optimizer, scheduler=scheduler)
+if way == "thaws what was frozen behind it":
+    for parameter in body.parameters():
+        parameter.requires_grad = False
+    drop.p = 0.3
 teacher = torch.nn.Linear(4, 1)
 if way == "evaluates":
     drop.p = 0.5
@@ -73,7 +77,9 @@ steps = 0
 for epoch in state.epochs(4):
     if epoch == 2 and way == "thaws":
         drop.p = 0.5
-    if epoch == 2 and way in ("thaws", "another group"):
+    if epoch == 2 and way == "thaws what was frozen behind it":
+        drop.p = 0.0
+    if epoch == 2 and way in ("thaws", "thaws what was frozen behind it", "another group"):
         for parameter in body.parameters():
             parameter.requires_grad = True
     if epoch == 2 and way == "another group":
@@ -84,15 +90,15 @@ for epoch in state.epochs(4):
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     if epoch == 2 and way == "another layer":
         body[0] = torch.nn.Linear(4, 8)
+    if epoch == 2 and way == "of another type":
+        body.double()
+        head.double()
     if epoch == 2 and way == "pruned":
         prune.l1_unstructured(head, "weight", 0.5)
     if way == "shaped later":
         body[1] = torch.nn.Dropout(0.0)  # which saves nothing
     if epoch == 2 and way == "another model":
         head = torch.nn.Linear(8, 1)
-    if epoch == 2 and way == "of another type":
-        body.double()
-        head.double()
     for x in state.batches(loader):
         wanted = x.sum(1) + teacher(x)[:, 0].detach()
         loss = of_loss(head(body(x.to(body[0].weight.dtype)).relu())[:, 0], wanted)
