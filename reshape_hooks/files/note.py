@@ -46,7 +46,7 @@ def take(folder: str, durable: bool = True) -> bytes | None:
     if watch.replay is not None:
         passed: bytes | None = watch.replay.passed.get(os.path.abspath(folder))
         if passed is not None:  # a training that had ended is saved once more, and the script is not yet at its place
-            return passed
+            return passed or None
         watch.replay.give_up()
     with watch.ours():
         if watch.late is not None:

@@ -100,7 +100,7 @@ class Replay:
         self.shared = [path for path in newest["files"] if path in shared]
         self.folders = set(newest["folders"])
         self.again: set[str] = set()  # of these, which the script has asked for again
-        self.passed: dict[str, bytes] = {}  # notes of trainings that had ended, by the folder of their checkpoints
+        self.passed: dict[str, bytes] = {}  # notes of trainings that had ended, by folder of checkpoints; empty: none
 
     def put_back(self) -> None:
         """Undo what a process has put aside that was killed before its training was resumed."""
@@ -172,6 +172,7 @@ class Replay:
         if found is None:
             if same:
                 self.give_up()
+            self.passed[here] = b""  # it had ended before the script wrote anything
             return
         if found["order"] != self.newest["order"] and not same:
             with open(os.path.join(checkpoint, noting.FILES), "rb") as file:

@@ -221,6 +221,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "processes of another number": [
             DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
+        "what stands before and between": [
+            "unit/hooks/test_files.py::"
+            "test_what_stands_between_trainings_is_done_again_at_each_start_and_its_rows_are_there_once"
+        ],
         ],
         "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
         "what a thread of the script": [

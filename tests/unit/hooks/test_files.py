@@ -208,6 +208,37 @@ def test_files_of_a_script_that_was_killed_behind_a_checkpoint_have_each_row_onc
     assert written(tmp_path / "parts") == whole
 
 
+FOLDS = """
+import os, random, reshape_hooks
+scores = []
+for fold in range(3):
+    drawn = {"fold": fold, "numbers": []}
+    state = reshape_hooks.Elastic(drawn=drawn)
+    for step in state.steps(4):
+        drawn["numbers"].append(random.random())
+        if f"{fold}.{step}" == os.environ.get("STOP"):
+            os.kill(os.getpid(), 15)
+    print("evaluates", fold)
+    scores.append(sum(drawn["numbers"]) + random.random())
+    with open("folds.csv", "a") as file:
+        file.write(f"{fold},{scores[-1]}\\n")
+print("end", scores)
+"""
+
+
+def test_what_stands_between_trainings_is_done_again_at_each_start_and_its_rows_are_there_once(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", FOLDS, 1)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    evaluated = []
+    for generation, stop in enumerate(("1.1", "2.1", ""), start=1):
+        ended = train(tmp_path / "parts", FOLDS, generation, stop=stop)
+        assert (ended.returncode, ended.stderr) == (143 if stop else 0, "")
+        evaluated.append(ended.stdout.count("evaluates"))
+    assert evaluated == [1, 2, 3]
+    assert ended.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+    assert written(tmp_path / "parts") == written(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("where", ["before the checkpoint counts", "behind the checkpoint"])
 @pytest.mark.parametrize("way", ["csv.writer", "append", "JSON read, changed and written"])
 def test_a_kill_at_the_seam_of_a_checkpoint_gives_no_row_twice(tmp_path: Path, way: str, where: str) -> None:
