@@ -119,6 +119,21 @@ class SureEnd:
                 atexit._run_exitfuncs()
 
 
+def fail_at_exit() -> None:
+    """Have this process end with 1, behind all else that it does at its end: a thread of it could not do its work."""
+    python: Any = threading
+    wait_for_threads = python._shutdown  # which Python calls first as it ends
+
+    def end_failed() -> None:
+        wait_for_threads()
+        with contextlib.suppress(BaseException):  # of the script, told already
+            atexit._run_exitfuncs()
+        flush_files()
+        os._exit(1)
+
+    python._shutdown = end_failed
+
+
 def flush_files() -> None:
     """Write out what files of Python and of C have buffered."""
     # `isinstance` would ask a proxy for what it stands for. No file is held here: Python writes it out as it goes.

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshape_hooks import claims, plain, seeds
+from reshape_hooks import claims, plain, seeds, sure_end
 from reshape_hooks.adapters import gpu_state, own_attributes, pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.not_given import NotGiven
@@ -187,7 +187,9 @@ class Elastic:
         self._leave_if_asked()
 
     def _begin_loop(self) -> None:
-        """A loop is asked for. Raises SystemExit for a second one."""
+        """A loop is asked for. Raises SystemExit for a second one, RuntimeError in a thread."""
+        if not _is_main_thread():
+            raise _refused(session.LeftAlone(session.IN_THREAD))
         self._loops += 1
         if self._loops > 1:
             raise _refused(session.LeftAlone(SECOND_LOOP))
@@ -430,13 +432,22 @@ def _set_again(part: Any, small: Any) -> None:
             group.update(values)
     elif small is not None:
         part.load_state_dict(small)
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 
 
 def _refused(why: session.LeftAlone) -> Exception | SystemExit:
-    """An end with a sentence; in a thread of the script, where Python says nothing of such an end, an error."""
+    """An end with a sentence; in a thread of the script, whose end Python does not make that of the process, an error.
+
+    The process then ends with 1 all the same: it has not trained.
+    """
     sentence = f"Elastic cannot make this training elastic, because {why}"
-    main = threading.current_thread() is threading.main_thread()
-    return SystemExit(sentence) if main else RuntimeError(sentence)
+    if _is_main_thread():
+        return SystemExit(sentence)
+    sure_end.fail_at_exit()
+    return RuntimeError(sentence)
 
 
 def _files(state: dict[str, Any], in_memory: bool) -> dict[str, Any]:

@@ -23,6 +23,10 @@ from reshape_hooks.announced import Announced
 from reshape_hooks.files import replay
 from reshape_hooks.locks import GpuLocks
 
+IN_THREAD = (
+    "it trains in a thread that is not the main one, where Python hears no signal: train in the main thread, and let "
+    "threads do what goes on beside it"
+)
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/torch_digits.py"
 
 
@@ -147,7 +151,7 @@ def met() -> ranks.Ranks:
 def of_process(together: ranks.Ranks | None = None) -> Session:
     """Return the session of this process."""
     if not _sessions and threading.current_thread() is not threading.main_thread():
-        raise LeftAlone("it trains in a thread that is not the main one, where Python hears no signal")
+        raise LeftAlone(IN_THREAD)
     if not _sessions:
         _sessions.append(Session(together or ranks.Ranks()))
     return _sessions[0]

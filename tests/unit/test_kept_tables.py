@@ -191,6 +191,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "an iterator in a module": [
             "unit/hooks/test_script_modules.py::"
+        "`Elastic`, or its loop, in a thread": [
+            "unit/hooks/test_elastic.py::test_one_in_a_thread_is_refused_and_its_process_fails"
+        ],
             "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped",
             "unit/hooks/test_held_iterators.py::"
             "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",

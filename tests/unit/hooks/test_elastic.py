@@ -639,12 +639,29 @@ def test_batches_whose_order_may_be_another_one_are_refused_before_the_first_sto
     assert run(tmp_path / "parts", by_number, 2)[-2:] == run(tmp_path / "whole", by_number, 1)[-2:]
 
 
-def test_one_in_a_thread_is_refused(tmp_path: Path) -> None:
-    code = "import threading, reshape_hooks\nthreading.Thread(target=reshape_hooks.Elastic).start()"
+@pytest.mark.parametrize("python", ["3.8", "ours"])
+@pytest.mark.parametrize("within", ["Elastic", "its loop"])
+def test_one_in_a_thread_is_refused_and_its_process_fails(tmp_path: Path, within: str, python: str) -> None:
+    code = """
+import atexit, threading, reshape_hooks
+atexit.register(print, "cleaned up")
+state = reshape_hooks.Elastic() if within == "its loop" else None
+def train():
+    for step in (state or reshape_hooks.Elastic()).steps(3): pass
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+atexit.register(print, "said goodbye")
+print("the main thread has ended")
+"""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
-    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    program = sys.executable if python == "ours" else python_of(python)
+    argv = [program, "-c", f"within = {within!r}\n{code}"]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     said = "Elastic cannot make this training elastic, because it trains in a thread that is not the main one"
     assert f"RuntimeError: {said}" in ended.stderr
+    assert ended.stdout.splitlines() == ["the main thread has ended", "said goodbye", "cleaned up"]
+    assert ended.returncode == 1
 
 
 def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None:
