@@ -29,7 +29,7 @@ from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.script_iterators import HeldIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
-from reshape_hooks.adapters.variables import Variables, copies, refill
+from reshape_hooks.adapters.variables import Variables, copies, refill, refill_in_place
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -149,7 +149,7 @@ class Elastic:
         self._leave_if_asked()
         self._begun = self._waiting.get("begun", {})
         self._look_at_script()
-        self._variables.leave(self._rebound.now_or_given().values())
+        self._variables.share_with(self._rebound.now_or_given())
         self._variables.begin(self._begun.get("variables"))
         went_on.append((self._epoch, self._step))
         if self._begun and self._epoch < total:
@@ -231,7 +231,7 @@ class Elastic:
     def _epoch_begins(self) -> dict[str, Any]:
         """Return what the script may use to prepare the batches of an epoch: it does that again after a stop in it."""
         present = self._rebound.now_or_given()
-        self._variables.leave(present.values())
+        self._variables.share_with(present)
         dictionaries = {name: copies(part) for name, part in present.items()}
         streams = seeds.streams(devices=True)
         return {
@@ -257,7 +257,7 @@ class Elastic:
         self._look_at_script()
         saved, self._saved_parts = self._saved_parts, {}
         dictionaries = self._rebound.now_or_given()
-        self._variables.leave(dictionaries.values())
+        self._variables.share_with(dictionaries)
         present = {**self._parts, **dictionaries}
         for name, state in saved.items():
             _set_again(present[name], state)
@@ -348,7 +348,7 @@ class Elastic:
 
     def _own(self) -> dict[str, Any]:
         """What each rank has of its own; until a loop has gone on that is what was saved."""
-        self._variables.leave(self._rebound.now().values())
+        self._variables.share_with(self._rebound.now())
         return self._waiting or {
             "place": self._cursor.state(self._batch) if self._cursor else None,
             "streams": seeds.streams(devices=True),
@@ -377,9 +377,7 @@ class Elastic:
         for name, part in self._parts.items():
             saved_part = state["parts"][name]
             if isinstance(part, dict):
-                values = pytrees.restored(saved_part, part)
-                part.clear()
-                part.update(values)
+                refill_in_place(part, pytrees.restored(saved_part, part))
                 self._saved_parts[name] = copies(part)
             else:
                 part.load_state_dict(saved_part)
@@ -432,10 +430,10 @@ def _set_again(part: Any, small: Any) -> None:
             group.update(values)
     elif small is not None:
         part.load_state_dict(small)
+
+
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
 
 
 def _refused(why: session.LeftAlone) -> Exception | SystemExit:

@@ -36,6 +36,10 @@ class Places:
             self._alive.append(one)
             self._of.setdefault(id(one), []).append((at, number))
 
+    def knows(self, one: Any) -> bool:
+        """True of an object that was added."""
+        return id(one) in self._of
+
     def shared(self) -> list[list[Ref]]:
         """Return the places of each object that has several."""
         return [refs for refs in self._of.values() if len(refs) > 1]
@@ -70,9 +74,13 @@ class Table:
     """Holds the objects that stand for the saved ones while variables are set again.
 
     `groups`: which places have one object. `rebound`: variables that held another object than at the beginning.
+    `parts`: of the training, which the new start has made.
     """
 
-    def __init__(self, groups: Iterable[Sequence[Ref]] = (), rebound: Collection[At] = ()) -> None:
+    def __init__(
+        self, groups: Iterable[Sequence[Ref]] = (), rebound: Collection[At] = (), parts: Sequence[Any] = ()
+    ) -> None:
+        self.parts = parts
         self._first = first_places(groups)
         self._rebound = rebound
         self._at: At = (("", ""), "")

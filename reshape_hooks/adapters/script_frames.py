@@ -82,6 +82,24 @@ class Buffers:
         self._module._buffers.update(changed)
 
 
+class Items:
+    """The items of a dictionary, by names, of which something else keeps the values."""
+
+    def __init__(self, place: str, found: dict[Any, Any]) -> None:
+        self.name = place
+        self.key = f"items of {place}", ""
+        self._found = found
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return those that have names, as they are now."""
+        return {name: value for name, value in self._found.items() if isinstance(name, str)}
+
+    def set(self, changed: Mapping[str, Any]) -> None:
+        """Put others in place of these items."""
+        self._found.update(changed)
+
+
 def frames() -> list[Frame]:
     """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
     waiting = []
@@ -123,7 +141,7 @@ def is_gone(value: Any) -> bool:
 
 if TYPE_CHECKING:
     Scope = Frame | Module
-    Kept = Object | Buffers  # beside the variables of functions and modules
+    Kept = Object | Buffers | Items  # beside the variables of functions and modules
     Holder = Frame | Module | Kept
 
 

@@ -28,16 +28,16 @@ import pathlib
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
-from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters import keras_values, pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.identities import MISSING, Places, Table, digest_of_types, first_places, shared_otherwise
 from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
-from reshape_hooks.adapters.script_frames import Frame, Object, is_own, scopes
+from reshape_hooks.adapters.script_frames import Frame, Items, Object, is_own, places, scopes
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
 from reshape_hooks.library_code import is_library
 
@@ -80,7 +80,10 @@ class Packed(NamedTuple):
 AS_IT_IS = Packed("as it is", None)  # of the script that has started again
 LOCALS = "<locals>."  # in the names of classes that are defined in a function
 AGAIN = "again"  # an object that has come before, by its number
-OF_NO_IDENTITY = ("plain", "of JAX", "definition", "attributes")  # nothing is changed in them, or they stay as they are
+NAMED, PART = "named", "part"
+# Nothing is changed in them, or they stay as they are.
+OF_NO_IDENTITY = ("plain", "of JAX", "of TensorFlow", "definition", NAMED, "method", PART, "attributes")
+OWNERS = ("object", "own", AGAIN, "definition", NAMED, PART)  # whose methods are found again
 CLOCKS = "", "clocks"  # in place of a function
 SHARED = "", "shared"
 
@@ -96,14 +99,23 @@ if TYPE_CHECKING:
 class Variables:
     """The variables of the loop. `parts`: what is kept in another way. `saved`: what `state` returned.
 
-    `objects`: of the script, of which a library keeps a part; their other attributes are variables, too.
+    `objects`: of the script, of which a library keeps a part; their other attributes are variables, too. `whole`: more
+    of these, of which nobody else keeps anything, so that also what the loop has not changed is as it was.
     """
 
-    def __init__(self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Kept] = ()) -> None:
-        self._apart = {id(one) for part in parts for one in (part, *_parameters_of(part))}
+    def __init__(
+        self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Kept] = (), whole: Sequence[Kept] = ()
+    ) -> None:
+        self._parts = list(parts)
+        # A dictionary may be another one later, where a step makes it anew.
+        self._numbers = {id(part): number for number, part in enumerate(self._parts) if not isinstance(part, dict)}
+        self._given: list[Items] = []
+        self._bases: set[int] = set()
+        self._apart = {id(one) for part in self._parts for one in (part, *_parameters_of(part))}
         self._apart_now: set[int] = set()
         self._saved = saved
-        self._objects = objects
+        self._objects = [*objects, *whole]
+        self._whole = {one.key for one in whole}
         readings = dict(saved).get(CLOCKS)  # not in checkpoints of older versions
         self._clocks = ClockReadings(self._holders, pickle.loads(readings[""]) if readings else ())
         self._carried = {(key, name) for key, values in saved for name in values}
@@ -141,7 +153,9 @@ class Variables:
     def look(self) -> None:
         """See what the variables are, before a loop begins: what is another value later was changed by it."""
         places = Places()
-        for holder in self._holders():
+        holders = self._holders()
+        self._bases = _arrays_held([*holders, *self._given])
+        for holder in holders:
             self._look_at(holder, places)
         self._shared_first.update(first_places(places.shared()))
 
@@ -180,6 +194,11 @@ class Variables:
         """Leave these objects out from now on, which are kept in another way as the parts are."""
         self._apart_now = {id(one) for one in apart}
 
+    def share_with(self, dictionaries: Mapping[str, dict[Any, Any]]) -> None:
+        """Leave these parts out from now on, and keep which objects in them are in variables, too."""
+        self.leave(dictionaries.values())
+        self._given = [Items(name, one) for name, one in dictionaries.items()]
+
     def state(self) -> Saved:
         """Return the variables that the loop has changed since it began for the first time, as they are now."""
         if not self._begun:
@@ -193,7 +212,9 @@ class Variables:
         for at, objects in self._shared_late.items():
             shared.add(at, objects, True)
         holders = self._holders()
+        self._bases = _arrays_held([*holders, *self._given])
         there = [self._changed_of(holder, shared) for holder in holders]
+        found += [(given.key, self._shared_of_given(given, shared)) for given in self._given]
         shared.close()
         for holder, values in zip(holders, there):
             left = {name: value for name, value in holder.variables.items() if name not in values}
@@ -217,9 +238,19 @@ class Variables:
         for name, pickled, objects in self._pickled(holder, holder.variables):
             at = holder.key, name
             found[name] = b""
-            if at in self._carried or self._first.get(at) != _digest(pickled):
+            whole = holder.key in self._whole and not _is_definition(holder.variables[name])
+            if whole or at in self._carried or self._first.get(at) != _digest(pickled):
                 found[name] = pickled
             shared.add(at, objects, bool(found[name]))
+        return found
+
+    def _shared_of_given(self, given: Items, shared: Shared) -> dict[str, bytes]:
+        """Return the values in a dictionary that hold what variables hold, too, pickled, and add them to `shared`."""
+        names = [name for name, one in given.variables.items() if any(map(shared.knows, _within(one)))]
+        found = {}
+        for name, pickled, objects in self._pickled(given, names):
+            found[name] = pickled
+            shared.add((given.key, name), objects, True)
         return found
 
     def _made(self, module: Module, left: Iterable[str], changed: Mapping[str, bytes]) -> str:
@@ -272,10 +303,11 @@ class Variables:
         values = dict(saved)
         shared = _shared_of(saved)
         held = set(shared["held"])
-        holders = self._holders()
+        holders: list[Holder] = [*self._holders(), *self._given]
+        self._bases = _arrays_held(holders)
         to_set = [(one, name, pickled) for one in holders for name, pickled in values.get(one.key, {}).items()]
         rebound = {(one.key, name) for one, name, _ in to_set if ((one.key, name), 0) in self._shared_first} - held
-        table = Table(shared["groups"], rebound if SHARED in values else ())
+        table = Table(shared["groups"], rebound if SHARED in values else (), self._parts)
         for holder in holders:
             variables = holder.variables
             for name in list(variables):
@@ -310,7 +342,6 @@ class Variables:
     def _pickled(self, holder: Holder, names: Iterable[str]) -> Iterator[tuple[str, bytes, Objects]]:
         variables = holder.variables
         beside = isinstance(holder, Object)
-        apart = self._apart | self._apart_now
         for name in list(names):
             if name.startswith("__"):
                 continue
@@ -321,7 +352,7 @@ class Variables:
                 except Exception:  # a lambda, or a function within another one
                     self._lost.add(at)
                 continue
-            packing = Packing(apart, beside)
+            packing = self._packing(beside)
             pickled, objects = _pickled_or_left(variables[name], packing)
             if packing.unknown:
                 self._unknown[at] = packing.unknown
@@ -333,6 +364,9 @@ class Variables:
             if pickled:
                 yield name, pickled, objects
 
+    def _packing(self, beside: bool = False, large: bool = False) -> Packing:
+        return Packing(self._apart | self._apart_now, beside, large, self._numbers, self._bases)
+
     def _is_another_definition(self, at: tuple[Key, str], value: Any) -> bool:
         """True of a function or class in place of what was there when the loop began, such as another loss."""
         defined = _defined_by(value)
@@ -340,7 +374,7 @@ class Variables:
 
     def _pickled_whole(self, at: tuple[Key, str], value: Any) -> tuple[bytes, Objects] | None:
         """Return a variable that has changed with the large tensors and arrays in it; None if that is too much."""
-        packing = Packing(self._apart | self._apart_now, large=True)
+        packing = self._packing(large=True)
         pickled, objects = _pickled_or_left(value, packing)
         if not pickled or packing.left:
             return None
@@ -394,6 +428,10 @@ class Shared:
         if objects and objects[0][0] == 0 and self._places.get(at) == id(objects[0][1]):
             self._held.add(at)
 
+    def knows(self, one: Any) -> bool:
+        """True of an object that is in one of the variables, or is one."""
+        return self._now.knows(one)
+
     def close(self) -> None:
         """Take what holds another object than at the beginning for changed, although that looks the same."""
         self._groups = self._now.shared()
@@ -422,6 +460,30 @@ def _shared_of(saved: Saved) -> dict[str, Any]:
     pickled = dict(saved).get(SHARED)
     found: dict[str, Any] = pickle.loads(pickled[""]) if pickled else {"groups": [], "held": set(), "unchanged": {}}
     return found
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """Yield the lists, dictionaries, arrays and objects of the script in a value, and itself."""
+    todo = [value]
+    seen: set[int] = set()
+    while todo and len(seen) < MOST_ITEMS:
+        one = todo.pop()
+        if id(one) in seen or type(one) in PLAIN:
+            continue
+        seen.add(id(one))
+        own = is_own(type(one)) and hasattr(one, "__dict__")
+        if not (own or _collects(one)):
+            continue
+        yield one
+        if own:
+            todo += vars(one).values()
+        elif not _is_array(one):
+            todo += one.values() if isinstance(one, dict) else one
+
+
+def _arrays_held(holders: Iterable[Holder]) -> set[int]:
+    """Return identities of the arrays and tensors that variables, attributes and given dictionaries hold."""
+    return {id(value) for holder in holders for _, value in places(holder) if _is_array(value)}
 
 
 def _goes_on(holder: Holder, name: str) -> bool:
@@ -473,7 +535,7 @@ def _pickled_or_left(value: Any, packing: Packing) -> tuple[bytes, Objects]:
     """
     try:
         packed, objects = _pack_whole(value, packing)
-        return (b"", ()) if packed.kind == AS_IT_IS.kind else (pickle.dumps(packed), objects)
+        return (b"", ()) if packed.kind in (AS_IT_IS.kind, NAMED) else (pickle.dumps(packed), objects)
     except Exception:  # it holds too much, or the script's own objects raise when they are looked at
         return b"", ()
 
@@ -485,6 +547,12 @@ def _fingerprint(value: Any) -> tuple[Any, ...]:
             return id(value), digest_of_array(value) if type(value).__name__ == "ndarray" else TensorNow(value)
         except Exception:  # a sparse one, or one without numbers
             return (id(value),)
+    if keras_values.is_of_keras(type(value)):
+        return id(value), *keras_values.digests_of(value)
+    if type(value) is MethodType:
+        return id(value.__self__), value.__func__
+    if (defined := _defined_by(value)) is not None:
+        return defined
     if not _collects(value):  # of JAX: each step makes it anew
         return (id(value),)
     items = value.values() if isinstance(value, dict) else value
@@ -499,11 +567,21 @@ class Packing:
     """What is known while a variable is packed: what is kept in another way, and how much may still come.
 
     `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries,
-    `large` tensors and arrays.
+    `large` tensors and arrays. `parts`: the numbers of parts of the training, by identity, which are among those that
+    are `apart`. `bases`: identities of arrays that others may be views of.
     """
 
-    def __init__(self, apart: set[int], beside: bool = False, large: bool = False) -> None:
+    def __init__(
+        self,
+        apart: set[int],
+        beside: bool = False,
+        large: bool = False,
+        parts: Mapping[int, int] | None = None,
+        bases: Collection[int] = (),
+    ) -> None:
         self.within = set(apart)
+        self.parts = parts or {}
+        self.bases = bases
         self.beside = beside
         self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
@@ -549,7 +627,7 @@ class Packing:
 
     def another(self) -> Packing:
         """Return one for another try, which knows what is not kept."""
-        found = Packing(self.within | self.dropped, self.beside, self.large)
+        found = Packing(self.within | self.dropped, self.beside, self.large, self.parts, self.bases)
         found.left = self.left
         found.unknown = self.unknown
         return found
@@ -589,6 +667,27 @@ def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
     values.update({key: one for key, one in again.items() if one is not MISSING})
 
 
+def refill_in_place(values: dict[Any, Any], new: Mapping[Any, Any]) -> None:
+    """Let a dictionary hold these; lists, arrays and the like in it stay the same objects, which variables may hold."""
+    stay = {key: one for key, one in new.items() if _fits_into(one, values.get(key))}
+    flat = {key: Packed("array", one) for key, one in stay.items() if type(one).__name__ == "ndarray"}
+    flat.update({key: Packed("tensor", one, "cpu") for key, one in stay.items() if _is_array(one) and key not in flat})
+    packed = {**copies({key: one for key, one in stay.items() if key not in flat}), **flat}
+    again = {key: unpack(one, values[key]) for key, one in packed.items() if _is_whole(one)}
+    values.clear()
+    values.update(new)
+    values.update({key: one for key, one in again.items() if one is not MISSING})
+
+
+def _fits_into(value: Any, there: Any) -> bool:
+    """True of what can be put into the object that is there: one of its type that can be changed, and not of JAX."""
+    if type(value) is not type(there) or _jax_bytes(value):
+        return False
+    if type(value).__name__ == "Tensor" and _is_array(value):
+        return bool(value.requires_grad == there.requires_grad)
+    return _collects(value) or (is_own(type(value)) and hasattr(value, "__dict__"))
+
+
 def _pack_whole(value: Any, packing: Packing) -> tuple[Packed, Objects]:
     """Return what `pack` returns, in which nothing refers to what is not kept, and the objects by their numbers."""
     packed = pack(value, packing)
@@ -606,7 +705,10 @@ def pack(value: Any, packing: Packing) -> Packed:
     if kind in PLAIN or isinstance(value, (enum.Enum, pathlib.PurePath)):
         return Packed("plain", value)
     if id(value) in packing.within:  # also within itself, where it has no number
-        return AS_IT_IS
+        number_of_part = packing.parts.get(id(value))
+        return (
+            AS_IT_IS if number_of_part is None else Packed(PART, number_of_part, (kind.__module__, kind.__qualname__))
+        )
     if (again := packing.again(value)) is not None:
         return again
     if issubclass(kind, (*UNCHANGED, type, FunctionType)):
@@ -658,10 +760,18 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return _pack_mapping(value, packing)
     if (of_jax := _pack_jax(value, packing)) is not None:
         return of_jax
+    if keras_values.is_of_keras(kind):
+        return _pack_of_keras(value, packing)
     if _is_named_tuple(value):
         return _pack_named_tuple(value, packing)
     if kind is FunctionType or isinstance(value, type):
         return _pack_definition(value, packing)
+    if kind is BuiltinFunctionType and issubclass(type(value.__self__), (ModuleType, type)):
+        return _pack_named(value, packing)
+    if kind is MethodType:
+        return _pack_method(value, packing)
+    if (view := _pack_view(value, packing)) is not None:
+        return view
     flat = _pack_buffer(value) or _pack_array(value, packing)
     return flat or _pack_generator(value) or _pack_object(value, packing)
 
@@ -757,6 +867,44 @@ def _pack_array(value: Any, packing: Packing) -> Packed | None:
     return None
 
 
+def _pack_view(value: Any, packing: Packing) -> Packed | None:
+    """Pack an array or tensor that is a part of another one, which a variable holds, or which is a parameter."""
+    base = _base_of(value)
+    if base is None or not (id(base) in packing.bases or id(base) in packing.within):
+        return None
+    copied = _pack_array(value, packing)
+    if copied is None or copied is AS_IT_IS:
+        return copied
+    if id(base) not in packing.within and _bytes_of(base) > MOST_BYTES and not packing.large:
+        packing.left.append(base)  # once that has changed it is kept with this
+        return copied
+    packed_base = AS_IT_IS if id(base) in packing.within else pack(base, packing)
+    return Packed("view", (packed_base, copied), _place_in(base, value))
+
+
+def _bytes_of(array: Any) -> int:
+    """Return the size of an array, or of a tensor of any version of PyTorch."""
+    return int(array.nbytes if type(array).__name__ == "ndarray" else array.numel() * array.element_size())
+
+
+def _base_of(value: Any) -> Any:
+    """Return the array in one piece, or the tensor, that this one is a view of; None if it is none."""
+    if not _is_array(value):
+        return None
+    base = value.base if type(value).__name__ == "ndarray" else value._base
+    if not _is_array(base):
+        return None
+    return base if type(base).__name__ != "ndarray" or base.flags.c_contiguous else None
+
+
+def _place_in(base: Any, view: Any) -> tuple[Any, ...]:
+    """Return offset, shape, strides and type of a view in its base."""
+    if type(view).__name__ == "ndarray":
+        at = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        return at, view.shape, view.strides, view.dtype
+    return view.storage_offset() - base.storage_offset(), tuple(view.shape), view.stride(), view.dtype
+
+
 def _pack_jax(value: Any, packing: Packing) -> Packed | None:
     """Pack an array or a key of JAX, or what holds some and cannot be changed: each step makes it anew."""
     jax = sys.modules.get("jax")
@@ -768,6 +916,27 @@ def _pack_jax(value: Any, packing: Packing) -> Packed | None:
         packing.left.append(value)
         return AS_IT_IS
     return Packed("of JAX", pytrees.packed(value))
+
+
+def _pack_of_keras(value: Any, packing: Packing) -> Packed:
+    """Pack a tensor of TensorFlow, or the variables of Keras in a model, a metric, an optimizer; AS_IT_IS for others.
+
+    Those that are kept in another way are left out.
+    """
+    if keras_values.is_tensor(value):
+        if value.shape.num_elements() * value.dtype.size > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
+            packing.left.append(value)
+            return AS_IT_IS
+        return Packed("of TensorFlow", value.numpy())
+    all_held = keras_values.variables_of(value)
+    places = [place for place, one in enumerate(all_held) if id(one) not in packing.within]
+    if not places:
+        return AS_IT_IS
+    held = [all_held[place] for place in places]
+    if keras_values.size_of(held) > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
+        packing.left.append(value)
+        return AS_IT_IS
+    return Packed("variables of Keras", keras_values.values_of(held), places)
 
 
 def _jax_bytes(value: Any) -> int:
@@ -824,13 +993,31 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
 
 
 def _pack_definition(value: Any, packing: Packing) -> Packed:
-    """Return what a function or class of the script keeps from one call to the next; AS_IT_IS where that is nothing."""
+    """Return what a function or class of the script keeps from one call to the next; its name where that is nothing."""
     values = kept_by_definition(value)
     packed = {name: pack(one, packing) for name, one in values.items()}
     if all(one is AS_IT_IS for one in packed.values()):
-        return AS_IT_IS
+        return _pack_named(value, packing)
     packing.take(1 + len(values))
     return Packed("definition", packed, (value.__module__, value.__qualname__))
+
+
+def _pack_named(value: Any, packing: Packing) -> Packed:
+    """Return a function or class by its name, as a variable may hold another one later; AS_IT_IS if it has none."""
+    try:
+        return Packed(NAMED, pickle.dumps(value))
+    except Exception:  # a lambda, or a function within another one
+        packing.left.append(value)
+        return AS_IT_IS
+
+
+def _pack_method(value: MethodType, packing: Packing) -> Packed:
+    """Return a method with its object; AS_IT_IS where that is not kept here, and so may not be found again."""
+    owner = pack(value.__self__, packing)
+    if owner.kind not in OWNERS or getattr(value.__self__, value.__name__, None) != value:
+        packing.left.append(value)
+        return AS_IT_IS
+    return Packed("method", owner, value.__name__)
 
 
 def kept_by_definition(value: Any) -> dict[tuple[str, str], Any]:
@@ -928,7 +1115,7 @@ def lives(value: Any) -> bool:
     """True of a part of the training or of the process, which is kept, or made again, elsewhere."""
     if issubclass(type(value), (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
         return True
-    return type(value).__module__.partition(".")[0] in FRAMEWORKS
+    return type(value).__module__.partition(".")[0] in FRAMEWORKS or keras_values.is_of_keras(type(value))
 
 
 def _pickled_whole(value: Any, living: tuple[type, ...]) -> bytes:
@@ -1057,6 +1244,21 @@ def _unpack_array(packed: Packed, is_there: Any, table: Table) -> Any:
     return is_there
 
 
+def _unpack_view(packed: Packed, is_there: Any, table: Table) -> Any:
+    """Return the view of what its base is now, the same object where it is one already; else a copy."""
+    packed_base, copied = packed.value
+    base_there = _base_of(is_there) if is_there is not MISSING else None
+    base = unpack(packed_base, MISSING if base_there is None else base_there, table)
+    if base is not MISSING and base is base_there and _place_in(base, is_there) == packed.more:
+        return is_there
+    if base is MISSING or packed_base.kind == AS_IT_IS.kind:
+        return unpack(copied, MISSING, table)
+    at, shape, strides, kind = packed.more
+    if type(base).__name__ != "ndarray":
+        return base.detach().as_strided(shape, strides, base.storage_offset() + at)
+    return sys.modules["numpy"].ndarray(shape, kind, base, at, strides)
+
+
 def _unpack_parameter(packed: Packed, is_there: Any, table: Table) -> Any:
     """Return the parameter, in the one that is there, which its optimizer holds."""
     import torch
@@ -1082,6 +1284,15 @@ def _unpack_tensor(packed: Packed, is_there: Any, table: Table) -> Any:
 
 def _unpack_jax(packed: Packed, is_there: Any, table: Table) -> Any:
     return pytrees.unpacked(packed.value, None if is_there is MISSING else is_there)
+
+
+def _unpack_of_tensorflow(packed: Packed, _is_there: Any, _table: Table) -> Any:
+    return keras_values.tensor_of(packed.value)
+
+
+def _unpack_variables_of_keras(packed: Packed, is_there: Any, _table: Table) -> Any:
+    """Return the object that is there, whose variables are as they were; MISSING if it has others."""
+    return is_there if is_there is not MISSING and keras_values.assign(is_there, packed.more, packed.value) else MISSING
 
 
 def _unpack_random(packed: Packed, is_there: Any, table: Table) -> Any:
@@ -1188,6 +1399,16 @@ def _unpack_definition(packed: Packed, is_there: Any, table: Table) -> Any:
     return is_there
 
 
+def _unpack_method(packed: Packed, is_there: Any, table: Table) -> Any:
+    owner = unpack(packed.value, getattr(is_there, "__self__", MISSING), table)
+    return getattr(owner, packed.more, MISSING) if owner is not MISSING else MISSING
+
+
+def _unpack_part(packed: Packed, is_there: Any, table: Table) -> Any:
+    part = table.parts[packed.value] if packed.value < len(table.parts) else MISSING
+    return part if _is_of(packed.more, part) else is_there
+
+
 def _unpack_attributes(packed: Packed, is_there: Any, table: Table) -> Any:
     if is_there is not MISSING:
         for name, one in packed.value.items():
@@ -1215,9 +1436,12 @@ UNPACK: dict[str, Callable[[Packed, Any, Table], Any]] = {
     "named tuple": _unpack_named_tuple,
     "buffer": _unpack_buffer,
     "array": _unpack_array,
+    "view": _unpack_view,
     "parameter": _unpack_parameter,
     "tensor": _unpack_tensor,
     "of JAX": _unpack_jax,
+    "of TensorFlow": _unpack_of_tensorflow,
+    "variables of Keras": _unpack_variables_of_keras,
     "random.Random": _unpack_random,
     "numpy.Generator": _unpack_numpy_generator,
     "numpy.RandomState": _unpack_numpy_random_state,
@@ -1225,6 +1449,9 @@ UNPACK: dict[str, Callable[[Packed, Any, Table], Any]] = {
     "object": _unpack_object,
     "own": _unpack_own,
     "definition": _unpack_definition,
+    NAMED: _unpack_pickled,
+    "method": _unpack_method,
+    PART: _unpack_part,
     "attributes": _unpack_attributes,
     "module": _unpack_module,
     "pickled": _unpack_pickled,

@@ -72,6 +72,8 @@ TRAINED = "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_fr
 ANOTHER = "frameworks/test_changed_parts.py::test_what_a_new_start_would_not_make_again_is_said_and_trains_on"
 AHEAD = "unit/hooks/test_cursor.py::test_a_batch_fetched_before_a_stop_is_made_again_from_what_its_collator_was"
 
+REFERS = "unit/hooks/test_kept_references.py::test_what_refers_to_another_object_refers_to_it_after_a_stop"
+
 # Page -> how a row begins -> its tests, each perhaps followed by ` # words` that stand in that module.
 NAMED: dict[str, dict[str, list[str]]] = {
     "tensorflow.md": {
@@ -151,6 +153,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "which of these are one and the same object": [
             "unit/hooks/test_kept_identities.py::test_what_is_one_object_is_one_after_a_stop"
         ],
+        "what refers to another object": [
+            REFERS,
+            "unit/hooks/test_kept_references.py::test_what_cannot_be_found_again_is_named_before_it_is_lost",
+        ],
         "variables of the script's own modules": [
             "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
             "unit/hooks/test_script_modules.py::"
@@ -172,6 +178,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_large_variables.py::"
             "test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on",
             "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_said_to_begin_anew",
+            f"{REFERS} # switched functions",
         ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
         "several trainings in one job": ["unit/hooks/test_claims.py", SWEEPS],
