@@ -10,12 +10,16 @@ from __future__ import annotations
 import io
 import pickle
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from types import FunctionType
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from reshape_hooks.adapters import keras_values
+from reshape_hooks.adapters.script_frames import Object, is_own
 
 LARGE = 1 << 20  # bytes
 BLOCKS = 256  # of a large array that are compared, evenly spread
@@ -42,11 +46,32 @@ def mark(owner: Any) -> dict[str, int]:
     return {name: checksum(value) for name, value in vars(owner).items() if _large(value)}
 
 
-def read(owner: Any, marks: Mapping[str, int]) -> tuple[dict[str, bytes], list[str]]:
-    """Return its attributes, pickled, without large arrays that are as marked; and the names of all others."""
+class Attributes(Object):
+    """The attributes of a callback that are kept as variables of the script, which may hold the same objects.
+
+    Of a callback of Keras itself these are the functions that it was given; `read` keeps what it counts.
+    """
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return them, as they are now."""
+        own = is_own(type(self._owner))
+        found = {name: value for name, value in vars(self._owner).items() if name not in KERAS_OWN}
+        return {
+            name: value
+            for name, value in found.items()
+            if (own and not (_large(value) or _variables(value))) or type(value) is FunctionType
+        }
+
+
+def read(owner: Any, marks: Mapping[str, int], kept: Container[str] = ()) -> tuple[dict[str, bytes], list[str]]:
+    """Return its attributes, pickled, without large arrays that are as marked; and the names of all others.
+
+    `kept`: names of attributes that are kept in another way.
+    """
     found, others = {}, []
     for name, value in list(vars(owner).items()):
-        if name in KERAS_OWN or (_large(value) and marks.get(name) == checksum(value)):
+        if name in KERAS_OWN or name in kept or (_large(value) and marks.get(name) == checksum(value)):
             continue
         try:
             found[name] = _pickled(value)
@@ -88,15 +113,11 @@ def write_variables(owner: Any, state: Mapping[str, list[Any]]) -> list[str]:
 
 
 def _variables(value: Any) -> list[Any]:
-    if isinstance(value, (keras.Variable, tf.Variable)):
-        return [value]
-    if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
-        return [value.state]
-    if isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric)):
-        return list(value.variables)
     if isinstance(value, dict):
         value = list(value.values())
-    return [v for one in value for v in _variables(one)] if isinstance(value, (list, tuple)) else []
+    if isinstance(value, (list, tuple)):
+        return [v for one in value for v in _variables(one)]
+    return keras_values.variables_of(value)
 
 
 class _PlainPickler(pickle.Pickler):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
 from reshape_hooks import claims, plain, sure_end
+from reshape_hooks.adapters.variables import Variables
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import note
 from reshape_hooks.keras import leave
@@ -45,6 +46,7 @@ class Call:
         self.emulated = script.here.emulated or bool(script.here.locks)
         script.reports = script.reports or given["verbose"] == 0
         self.before_validation: dict[int, Any] = {}
+        self.beside_validation: dict[str, Any] = {}  # what stood beside the model when that began
         self.noted: bytes | None = None  # how far the script's files were before the validation that runs
         self.logs: Any = {}
         self.batches: Any = None
@@ -70,6 +72,11 @@ class Call:
         shown = {"verbose": given["verbose"], "epochs": given["epochs"], "steps": None}
         self.callbacks = given["callbacks"] = FitCallbacks(self, given["callbacks"], model=model, **shown)
         self.epochs = given["epochs"]
+        # Not in checkpoints of older versions.
+        saved = at.get("script", ()) if at is not None else ()
+        self.of_script = Variables((), saved, whole=self.callbacks.attributes)
+        self.of_script.leave(variables.of_model(model))
+        self.of_script.look()  # before callbacks begin: what they change then is as it was at the stop, too
         iterator = self.trainer.TFEpochIterator
         self.trainer.TFEpochIterator = self._make_batches
         self.script.inside = True
@@ -97,6 +104,8 @@ class Call:
         self.script.saver.begin()
         if self.position is not None:
             self._check(self.position)
+        else:
+            self.of_script.begin()
 
     def replay(self) -> None:
         """Give this fit, which has ended, its iterators and variables."""
@@ -129,6 +138,8 @@ class Call:
         path = str(self.script.kept[file_of(self.index)])
         variables.restore(path, self._variables(), at["variables"], model.distribute_strategy)
         self.callbacks.restore(at["callbacks"])
+        self.of_script.begin()
+        self.of_script.done()
         if self.ended or self.batches.python is None:
             streams.write(at["streams"])
         model.stop_training = at["stop_training"]
@@ -185,9 +196,12 @@ class Call:
         if self.announced is not None:
             self.before_validation = {id(v): variables.value_of(v) for v in variables.small(self.model)}
             self.noted = note.take(str(self.script.checkpoints.folder), durable=False)
+            if self.callbacks.hear_of_validation():
+                self.beside_validation = self._beside_model(variables.of_model(self.model))
 
     def validation_ended(self) -> None:
         self.before_validation, self.noted = {}, None
+        self.beside_validation = {}
 
     def stop_in_validation(self) -> None:
         """Save what stood when this epoch's last batch was done; the validation is done again."""
@@ -275,10 +289,18 @@ class Call:
             "data": self.batches.data, "made": self.batches.made_before, "pass": self.batches.begun_with,
             "drew_before": self.drew_before,
             "logs": pythonify_logs(self.logs), "shown": self.callbacks.shown,
-            "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(frozenset(map(id, found))),
-            "streams": streams.read(), "variables": variables.describe(found),
+            "stop_training": self.model.stop_training, "variables": variables.describe(found),
+            **(self.beside_validation or self._beside_model(found)),
         }  # fmt: skip
         save(self, record, found)
+
+    def _beside_model(self, found: list[Any]) -> dict[str, Any]:
+        """Return what stands beside these variables of the model: the script's own, callbacks, random numbers."""
+        self.callbacks.flush()
+        self.of_script.leave(found)
+        of_script = self.of_script.state()
+        callbacks = self.callbacks.state(frozenset(map(id, found)), dict(of_script))
+        return {"script": of_script, "callbacks": callbacks, "streams": streams.read()}
 
     def _emulate(self, new: int) -> None:
         """Wait until emulated GPUs would have done these batches, and leave evidence of their use."""

@@ -7,14 +7,17 @@ once in each. Callers: `script`, and Keras.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras.callbacks import BackupAndRestore, CallbackList, CSVLogger, ProgbarLogger
+from keras.callbacks import BackupAndRestore, Callback, CallbackList, CSVLogger, ProgbarLogger
 
 from reshape_hooks import plain
 from reshape_hooks.keras_fit import attributes
 from reshape_hooks.plain import CheckpointError
+
+OF_TESTS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
 
 class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
@@ -25,17 +28,26 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
         super().__init__(callbacks, add_history=True, add_progbar=given["verbose"] != 0, **given)
         self.kept = [one for one in self.callbacks if not isinstance(one, ProgbarLogger)]
         self.marks = [attributes.mark(one) for one in self.kept]
+        self.attributes = [attributes.Attributes(f"callback {number}", one) for number, one in enumerate(self.kept)]
 
-    def state(self, known: frozenset[int]) -> list[Any]:
+    def state(self, known: frozenset[int], of_script: Mapping[Any, Any]) -> list[Any]:
         """Return what `restore` needs: name, attributes, the size of a CSVLogger's file, variables.
 
-        `known`: ids of the variables that are saved with the model.
+        `known`: ids of the variables that are saved with the model. `of_script`: what is kept as variables of it.
         """
-        self.flush()
         return [
-            (type(one).__qualname__, attributes.read(one, marks)[0], _size(one), attributes.read_variables(one, known))
-            for one, marks in zip(self.kept, self.marks)
+            (
+                type(one).__qualname__,
+                attributes.read(one, marks, of_script.get(others.key, ()))[0],
+                _size(one),
+                attributes.read_variables(one, known),
+            )
+            for one, marks, others in zip(self.kept, self.marks, self.attributes)
         ]
+
+    def hear_of_validation(self) -> bool:
+        """True if a callback may count what a validation does, which is done again after a stop in it."""
+        return any(getattr(type(one), name) is not getattr(Callback, name) for one in self.kept for name in OF_TESTS)
 
     def check(self, state: list[Any]) -> None:
         """Raise CheckpointError if the state is of other callbacks."""

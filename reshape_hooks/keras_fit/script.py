@@ -30,7 +30,8 @@ from reshape_hooks.periodic.saver import Saver
 
 MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
 FITS = "fits.pickle"
-FORMAT = 3  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
+FORMAT = 4  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
+NO_SCRIPT = 3  # the format before kept no variables of the script
 BY_ORDER, RUNNING = 2, "running.npz"  # the format before knew fits by their order only; where it kept the one that ran
 PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
@@ -200,7 +201,7 @@ class Script:
                 f"use the one that saved it, or empty {self.checkpoints.folder} to begin again"
             )
         state = pickle.loads((saved.path / FITS).read_bytes())
-        if (found := state.get("format", 1)) not in (FORMAT, BY_ORDER):
+        if (found := state.get("format", 1)) not in (FORMAT, NO_SCRIPT, BY_ORDER):
             raise plain.CheckpointError(
                 f"checkpoint {saved.name} was saved by another version of volcano-reshape (its positions are of format "
                 f"{found}, this version reads {FORMAT}) and is kept as it is: let that version finish this job, "

@@ -53,13 +53,13 @@ def seeded(node: Any) -> bool:
 def small(model: Any) -> list[Any]:
     """Return the variables that a validation changes: of metrics, and what random layers draw from."""
     return [
-        v for v in _of_keras(model) if "seed_generator_state" in v.path or any(v is m for m in model.metrics_variables)
+        v for v in of_model(model) if "seed_generator_state" in v.path or any(v is m for m in model.metrics_variables)
     ]
 
 
 def every(model: Any) -> list[Any]:
     """Return each variable once, always in the same order. Raises UnknownState if the train step changes others."""
-    ours = _of_keras(model)
+    ours = of_model(model)
     known = {id(part) for v in ours for part in _parts(v.value)}
     others: dict[int, Any] = {}
     graphs = _train_graphs(model)
@@ -140,7 +140,7 @@ def _write(file: Any, values: list[Any]) -> None:
     np.savez(file, **arrays)
 
 
-def _of_keras(model: Any) -> list[Any]:
+def of_model(model: Any) -> list[Any]:
     found = [*model.variables, *_of_optimizers(model), *model.metrics_variables]
     everywhere = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     if everywhere is not None:

@@ -83,6 +83,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "test_files_of_a_fit_that_was_stopped_also_while_it_validates_are_those_of_one_that_was_not",
             f'{FIT_CHANGED} # "begins": 1',
         ],
+        "what callbacks change in the script": [f'{FIT} # "beside"', f"{FIT_CHANGED} # beside_callbacks"],
         "mixed precision": [f"{FIT} # half_precision"],
         "`BackupAndRestore`": [f"{FIT_CHANGED} # backed_up"],
         "several `fit` in a script": [f"{FIT} # fine_tuning"],
@@ -126,7 +127,6 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "data that are other ones": [
             "unit/hooks/test_keras_fit.py::test_a_checkpoint_of_other_data_is_refused_with_a_sentence"
         ],
-        "what a function changes beside": [f"{FIT_CHANGED} # beside_callbacks"],
         "training outside of `fit`": [f"{FIT_CHANGED} # trained_outside"],
     },
     "pytorch.md": {
@@ -191,6 +191,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "processes that have not met": [f"{ELASTIC} # have not met yet"],
         "a script with a handler": ["unit/hooks/test_elastic.py::test_a_script_that_handles_sigterm_itself_is_refused"],
+        "`Elastic`, or its loop, in a thread": [
+            "unit/hooks/test_elastic.py::test_one_in_a_thread_is_refused_and_its_process_fails"
+        ],
         "an iterator of the script": [
             ITERATOR,
             "unit/hooks/test_held_iterators.py::"
@@ -198,9 +201,6 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "an iterator in a module": [
             "unit/hooks/test_script_modules.py::"
-        "`Elastic`, or its loop, in a thread": [
-            "unit/hooks/test_elastic.py::test_one_in_a_thread_is_refused_and_its_process_fails"
-        ],
             "test_an_iterator_of_a_module_that_the_loop_reads_keeps_the_training_from_being_stopped",
             "unit/hooks/test_held_iterators.py::"
             "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",
@@ -221,6 +221,10 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "an optimizer, a scheduler, a metric": [NOT_GIVEN, f"{ANOTHER} # one that was not given"],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
+        "what stands before and between": [
+            "unit/hooks/test_files.py::"
+            "test_what_stands_between_trainings_is_done_again_at_each_start_and_its_rows_are_there_once"
+        ],
         "what follows the batches": [f"{CHANGED} # what follows an epoch runs again"],
         "the order in which a set gives": [
             "unit/hooks/test_kept_identities.py::test_a_set_holds_the_same_and_sorted_gives_the_same_order"
@@ -231,10 +235,6 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "processes of another number": [
             DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
-        "what stands before and between": [
-            "unit/hooks/test_files.py::"
-            "test_what_stands_between_trainings_is_done_again_at_each_start_and_its_rows_are_there_once"
-        ],
         ],
         "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
         "what a thread of the script": [

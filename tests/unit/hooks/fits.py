@@ -295,10 +295,77 @@ def half_precision(folder):
         keras.mixed_precision.set_global_policy("float32")
 
 
+def collector():
+    """Return a callback and a function that returns what it has seen, which nothing else holds."""
+    losses = []
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+    ), lambda: losses
+
+
+class Diary(keras.callbacks.Callback):
+    """Writes into lists that others hold, too."""
+
+    told = 0
+
+    def __init__(self, rows, best):
+        super().__init__()
+        self.rows, self.best, self.tests = rows, best, []
+
+    def on_train_begin(self, logs=None):
+        self.rows.append("begins")
+
+    def on_train_batch_end(self, batch, logs=None):
+        Diary.told += 1
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.tests.append(np.random.rand())
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append(epoch)
+        if logs["loss"] < self.best.get("loss", np.inf):
+            self.best.update(loss=logs["loss"], weights=self.model.get_weights())
+
+
+def beside(folder):
+    """Its callbacks change what the script holds: lists, a class, variables, a second model, a generator."""
+    x, y = data()
+    model, average = network(), network()
+    model.build((None, 5))
+    average.set_weights(model.get_weights())
+    rate, drawn, rng, steps = tf.Variable(0.01), [], np.random.default_rng(2), {"count": 0}
+    rows, best, alike = [], {}, [[], []]
+    Diary.told = 0
+    collects, collected = collector()
+
+    def average_weights(batch, logs):
+        weights = zip(average.get_weights(), model.get_weights(), strict=True)
+        average.set_weights([0.9 * one + 0.1 * other for one, other in weights])
+        steps["count"] += 1
+        steps["last"] = tf.constant(logs["loss"])
+
+    def epoch_ends(epoch, logs):
+        rate.assign(rate * 0.9)
+        drawn.append(rng.random())
+        alike[0].append(epoch)
+
+    alike[1] = alike[0]
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch: float(rate.numpy())),
+        keras.callbacks.LambdaCallback(on_train_batch_end=average_weights, on_epoch_end=epoch_ends),
+        collects, Diary(rows, best), Diary(rows, best), Stop(),
+    ]  # fmt: skip
+    history = model.fit(x, y, BATCH, epochs=4, verbose=2, validation_data=(x, y), callbacks=callbacks)
+    first, second = callbacks[3:5]
+    one = [first.rows is second.rows is rows, first.best is second.best is best, alike[0] is alike[1]]
+    others = [Diary.told, steps, drawn, collected(), [first.tests, second.tests], float(rate.numpy())]
+    return result(model, history, rows=rows, best=repr(best), average=average.get_weights(), one=one, others=others)
+
+
 # Those of most generations first: data sets that shuffle without a seed are given one by their number in the process.
 WAYS = [
     resized, resized_dataset, arrays, seeded_arrays, dataset, repeated, unknown_length, py_dataset, threads,
-    several_steps, fine_tuning, own_step, replicas, half_precision,
+    several_steps, fine_tuning, own_step, replicas, half_precision, beside,
 ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ STOPS = {
     "own_step": ([0, 1, 1], [0, 2, 5]),
     "replicas": ([0, 1, 2], [0, 2, 5]),
     "half_precision": ([0, 0, 3], [0, 1, 1]),
+    "beside": ([0, 1, 3], [0, 2, 1, "validation"]),
 }
 
 
@@ -287,7 +288,7 @@ def test_what_a_stop_changes_in_a_fit_is_no_more_than_is_said(tmp_path: Path) ->
         "drawn_in_a_map": {"rows": [3.0], "begins": 1},
         "other_steps": {"epochs": 2},
         "backed_up": {"rows": [3.0], "epochs": [0, 1, 2]},
-        "beside_callbacks": {"epochs": [1, 2]},
+        "beside_callbacks": {"epochs": [0, 1, 2]},
         "asked_between": {"epochs": [[0, 1], [0, 1, 2]], "rows": [2.0]},
         "trained_outside": {"before": 6, "after": 11},
     }
