@@ -26,6 +26,7 @@ from adaptive_scheduler.models.prediction import (
     Tardiness,
     all_work_s,
     assumed_s,
+    time_left_s,
 )
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
@@ -71,6 +72,7 @@ class _Columns(NamedTuple):
     known_length: Floats
     left: Floats  # iterations; seconds where the length is unknown
     assumed: Floats
+    most: Floats  # seconds that its time limit leaves it
     unsaved: Floats
     relaunches: Floats
     own_cost: Floats  # measured seconds of a reshape; NaN: not measured
@@ -96,11 +98,12 @@ def _row(job: Job, index: NameIndex, position: Mapping[str, int]) -> tuple[float
     if job.num_gpus <= 0 or job.node is None:
         return _NOTHING
     assumed, length = assumed_s(job), job.iterations_left
+    most = min(time_left_s(job), LARGEST)
     return (
         True, not change_obstacle(job), job.cooling_until, job.grew_from, bool(job.workers), job.max_workers > 1,
         position.get(job.node, -1), index.shape(job), index.types[job.type, len(job.workers) or 1],
         index.types[job.type, 1], job.num_gpus, index.counts[job.num_gpus],
-        length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
+        length is not None, assumed if length is None else max(length, 0.0), min(assumed, most), most,
         job.unsaved_s, job.relaunches, math.nan if job.reshape_cost_s is None else job.reshape_cost_s,
         *_state_delays(job, index),
         -1 if job.gpu_type is None else index.kinds[job.gpu_type],
@@ -235,7 +238,7 @@ class CostTable:
             if not known.all():
                 present = seconds[kind, self.ints("alone")[row], self.ints("count_id")[row]]
                 whole = np.where(known, whole, whole / present)
-        return np.where(np.isnan(whole), jobs.assumed[row], np.minimum(whole, LARGEST))
+        return np.where(np.isnan(whole), jobs.assumed[row], np.minimum(whole, jobs.most[row]))
 
     def t_run(self, row: Ints, kind: Ints, count_id: Ints, trains_on_s: float = 0.0, types: str = "here") -> Floats:
         """`prediction.t_run` of these jobs."""

@@ -129,6 +129,15 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """Let a job whose time limit is up save and end for good, in whatever state it is: like a cancellation, it takes
+    precedence over an operation under way, and is not waited for longer than the job's grace."""
+
+    job: str
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
 class Stay:
     """Reject a job's request for a SpeCon move (SpeCon, Algorithm 2; 5.5). `spends_move`: no other node scored lower,
     which uses up the job's one request; a rejection because of the makespan does not."""
@@ -150,7 +159,7 @@ class Hold:
 Operation = Start | Reshape | Move | Requeue | Finish
 """Decisions of which a job can have only one under way."""
 
-Decision = Operation | Limit | Stay | Hold
+Decision = Operation | Limit | End | Stay | Hold
 
 
 class BrokenDecision(Exception):
@@ -171,7 +180,7 @@ def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: 
             continue
         for job_id in _jobs(decision):
             job = snapshot.job[job_id]
-            if job_id in touched or job.leased:
+            if job_id in touched or (job.leased and not isinstance(decision, End)):
                 raise BrokenDecision(f"a second operation on job {job_id}")
             touched.add(job_id)
         for stopped in _stopped(decision):
@@ -186,13 +195,13 @@ def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: 
             )
 
 
-def _jobs(decision: Operation | Limit) -> list[str]:
+def _jobs(decision: Operation | Limit | End) -> list[str]:
     victims = decision.victims if isinstance(decision, Start) else ()
     return [decision.job, *(victim.job for victim in victims)]
 
 
-def _stopped(decision: Operation | Limit) -> list[str]:
-    """Return the jobs whose training the decision stops; none for Finish, which the job's own target ends."""
+def _stopped(decision: Operation | Limit | End) -> list[str]:
+    """Return the jobs whose training the decision stops; none for Finish and End, which its user has asked for."""
     match decision:
         case Reshape() | Move() | Requeue():
             return [decision.job]
@@ -201,7 +210,7 @@ def _stopped(decision: Operation | Limit) -> list[str]:
     return []
 
 
-def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
+def _check_may_stop(job: Job, decision: Operation | Limit | End) -> None:
     """A rigid job is stopped only for the count that an operator requested and forced; one that freezes may wait."""
     agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
     yields = job.yields if isinstance(decision, Requeue) else job.stoppable

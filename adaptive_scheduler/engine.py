@@ -12,7 +12,17 @@ from typing import Protocol
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.planning.planner import choose_plan
-from adaptive_scheduler.policies import cpu, deadline, default, evictions, flowcon, operator, specon, targets
+from adaptive_scheduler.policies import (
+    cpu,
+    deadline,
+    default,
+    evictions,
+    flowcon,
+    operator,
+    specon,
+    targets,
+    time_limits,
+)
 from adaptive_scheduler.policies.elastic import algorithms as elastic
 from adaptive_scheduler.queueing.aging import ReservedNodes
 from adaptive_scheduler.queueing.order import Queue
@@ -52,8 +62,12 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         world = after(world, *more)
         return bool(more)
 
+    # 0. What has trained as long as it may ends, whatever else could become of it.
+    accept(*time_limits.schedule_ends(world))
+    ended = frozenset(decision.job for decision in decisions)
+
     # 1. What must give GPUs up comes first: suspended jobs, and what is on drained nodes and faulty GPUs.
-    accept(*evictions.schedule_evictions(world, now, settings))
+    accept(*(answer for answer in evictions.schedule_evictions(world, now, settings) if answer.job not in ended))
     evicted = tuple(decisions)
 
     # 2. Operators' requests; jobs that have reached their target finish.

@@ -140,6 +140,8 @@ class Job:
     gpus_per_pod: int = 0  # of a gang: GPUs of each pod; 0: no gang
     pods: tuple[str, ...] = ()  # of a running gang: node of each pod; added and removed at the end
     workers: tuple[Worker, ...] = ()  # GPUs per host, if several; else empty: all on `node`
+    time_limit_s: float | None = None  # seconds that it may train; None: no limit
+    time_is_up: bool = False  # it is to save and end now, for this limit
     target_reached: bool = False  # its measured value has reached its target: it ends
     target: float | None = None  # target and last value: for people
     value: float | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from adaptive_scheduler.decision import (
     Decision,
+    End,
     Finish,
     Hold,
     Limit,
@@ -65,7 +66,7 @@ def _changed(job: Job, decision: Decision) -> Job:
             return replace(job, migrated_s=spent, move_refused_s=decision.at_s)
         case Limit():
             return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: not to be renewed yet
-        case Requeue() | Finish():
+        case Requeue() | Finish() | End():
             yields_to = decision.yields_to if isinstance(decision, Requeue) else ()
             return replace(job, node=None, num_gpus=0, workers=(), pods=(), leased=True, yields_to=yields_to)
     assert isinstance(decision, Start | Reshape | Move)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import min_start_gpus, nodes_for
-from adaptive_scheduler.models.prediction import end_is_certain, is_certain, t_keep, t_new
+from adaptive_scheduler.models.prediction import end_is_certain, is_certain, t_keep, t_new, time_left_s
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
@@ -121,7 +121,8 @@ def _end(world: ClusterSnapshot, job: Job) -> _Completion:
     known = world.profiles.speed(job.type, kind, job.num_gpus, len(job.workers) or 1)
     if known is None and job.rate and job.iterations_left is not None:
         # A type that has no profile yet: what this job shows of itself is what the list of jobs shows as its end.
-        ends_s = min(max(job.iterations_left, 0.0) / job.rate, LARGEST) + world.profiles.overheads(job.type).finish
+        trains_s = min(max(job.iterations_left, 0.0) / job.rate, time_left_s(job), LARGEST)
+        ends_s = trains_s + world.profiles.overheads(job.type).finish
         return _Completion(ends_s, job.id, left, not job.length_unsure)
     return _Completion(launch_s + t_keep(world.profiles, job, kind), job.id, left, end_is_certain(world, job))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from adaptive_scheduler.decision import Decision, Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, check
+from adaptive_scheduler.decision import Decision, End, Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, check
 from adaptive_scheduler.snapshot import ClusterSnapshot, Node
 from simulator.cpu_monitors import CpuMonitors
 from simulator.cpu_nodes import CpuNodes
@@ -156,7 +156,7 @@ class SimulatedCluster:
                 self._gpus.move(job, decision)
             case Requeue():
                 self._gpus.requeue(job)
-            case Finish():
+            case Finish() | End():
                 self._gpus.finish(job)
             case _:
                 assert isinstance(decision, Hold | Limit | Stay)  # limits are for jobs trained on CPU (X4)
@@ -171,7 +171,7 @@ class SimulatedCluster:
                 self._cpu.limit(job, decision)
             case Requeue():
                 self._cpu.requeue(job)
-            case Finish():
+            case Finish() | End():
                 self._cpu.finish(job)
             case Stay():
                 job.migrated_s = decision.at_s if decision.spends_move else job.migrated_s

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_cost_s
+from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_cost_s, time_left_s
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
@@ -129,9 +129,10 @@ def _present_cap(job: Job) -> float:
 
 def _core_s(job: Job, share: float) -> float:
     """Remaining seconds times the cores it has: its rate is proportional to its cores (5.2)."""
+    most_s = min(time_left_s(job), LARGEST)
     if job.iterations_left is None or not job.rate:
-        return assumed_s(job) * (job.share or share)
-    return min(max(job.iterations_left, 0.0) / job.rate, LARGEST) * (job.share or share)
+        return min(assumed_s(job), most_s) * (job.share or share)
+    return min(max(job.iterations_left, 0.0) / job.rate, most_s) * (job.share or share)
 
 
 def water_fill(capacity: float, caps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:

@@ -23,17 +23,23 @@ def assumed_s(job: Job) -> float:
     return max(ASSUMED_AT_LEAST_S, job.running_s)
 
 
+def time_left_s(job: Job) -> float:
+    """Return the seconds of training that its time limit leaves; infinite without one. It ends then, done or not."""
+    return math.inf if job.time_limit_s is None else max(0.0, job.time_limit_s - job.running_s)
+
+
 def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> float:
     """Return the seconds of training left on `num_gpus` GPUs over `hosts` hosts: iterations left x seconds per
-    iteration. Unknown length: `assumed_s` holds for the present count (the smallest of a waiting job) and scales with
-    the speed. Unknown speed: `assumed_s` for every count."""
+    iteration, at most what its time limit leaves. Unknown length: `assumed_s` holds for the present count (the smallest
+    of a waiting job) and scales with the speed. Unknown speed: `assumed_s` for every count."""
+    most = min(time_left_s(job), LARGEST)
     speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
     if speed is not None and job.iterations_left is not None:
-        return min(max(job.iterations_left, 0.0) * speed.seconds, LARGEST)
+        return min(max(job.iterations_left, 0.0) * speed.seconds, most)
     present = profiles.speed(job.type, gpu_type, job.num_gpus or min(job.optional))
     if speed is None or present is None:  # a type may be measured on several hosts only
-        return min(assumed_s(job), LARGEST)
-    return min(assumed_s(job) * speed.seconds / present.seconds, LARGEST)
+        return min(assumed_s(job), most)
+    return min(assumed_s(job) * speed.seconds / present.seconds, most)
 
 
 def t_new(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> float:
@@ -163,9 +169,10 @@ def _gpu_s(job: Job, each: Callable[[str, tuple[int, ...]], float | None]) -> fl
     if job.uses_cpu:
         return 0.0
     seconds = each(job.type, job.optional)
+    most = min(time_left_s(job), LARGEST)
     if job.iterations_left is None or seconds is None:
-        return min(assumed_s(job), LARGEST) * max(1, job.num_gpus)
-    return min(max(job.iterations_left, 0.0) * seconds, LARGEST)
+        return min(assumed_s(job), most) * max(1, job.num_gpus)
+    return min(max(job.iterations_left, 0.0) * seconds, most * min(job.optional), LARGEST)
 
 
 class Tardiness:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adaptive_scheduler.candidates import change_obstacle, nodes_for
-from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_delay_s
+from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_delay_s, time_left_s
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, is_placed
 
@@ -157,6 +157,7 @@ def _planned(
     iterations = job.iterations_left
     if iterations is None:
         iterations = assumed_s(job) / (present_s or _first_seconds(table))
+    most_s = time_left_s(job)
     reshape_s = reshape_delay_s(profiles, job)
     start_s = overheads.k8s_init + overheads.proc_init
     move_s = reshape_s + cross_host_s(profiles, job)
@@ -164,8 +165,10 @@ def _planned(
         job=job,
         host=host,
         num_gpus=job.num_gpus,
-        seconds=tuple({count: _bounded(each * iterations) for count, each in row.items()} for row in table),
-        here_s=math.inf if present_s is None else _bounded(present_s * iterations),
+        seconds=tuple(
+            {count: _bounded(min(each * iterations, most_s)) for count, each in row.items()} for row in table
+        ),
+        here_s=math.inf if present_s is None else _bounded(min(present_s * iterations, most_s)),
         start_s=start_s,
         begin_s=overheads.proc_init,
         reshape_s=reshape_s,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import nodes_for
-from adaptive_scheduler.models.prediction import t_keep, t_new
+from adaptive_scheduler.models.prediction import t_keep, t_new, time_left_s
 from adaptive_scheduler.profiles.observations import RESOURCES, ExpectedExecution, Resource, still_left
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
@@ -107,6 +107,14 @@ def _dominant(asked: Mapping[Resource, float], capacity: Mapping[Resource, float
 
 
 def _expected(job: Job, snapshot: ClusterSnapshot, dominant: Resource, settings: Settings) -> ExpectedExecution | None:
+    """Estimate what is left of its tasks; at most what its time limit leaves."""
+    found = _without_limit(job, snapshot, dominant, settings)
+    return None if found is None else found._replace(seconds=min(found.seconds, time_left_s(job)))
+
+
+def _without_limit(
+    job: Job, snapshot: ClusterSnapshot, dominant: Resource, settings: Settings
+) -> ExpectedExecution | None:
     """Estimate from past tasks if there are any for all tasks left, else the user's estimate, else from its speed."""
     tasks, ran_s = _looked_up(job, settings), itertools.chain((job.task_s,), itertools.repeat(0.0))
     found = [_of_task(task, ran, snapshot, dominant, settings) for task, ran in zip(tasks, ran_s, strict=False)]

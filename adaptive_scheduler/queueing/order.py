@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from adaptive_scheduler.candidates import nodes_for
+from adaptive_scheduler.models.prediction import time_left_s
 from adaptive_scheduler.policies import deadline
 from adaptive_scheduler.policies.deadline_feasibility import diagnose
 from adaptive_scheduler.profiles.profiles import LARGEST
@@ -63,10 +64,11 @@ class Queue:
 
     def _predicted_s(self, snapshot: ClusterSnapshot, job: Job) -> float:
         each_s = self._seconds_each(snapshot, job)
+        most_s = time_left_s(job)
         if job.iterations_left is not None and each_s is not None:
-            return min(max(job.iterations_left, 0.0) * each_s, LARGEST)
+            return min(max(job.iterations_left, 0.0) * each_s, most_s, LARGEST)
         te_s = diagnose(job, snapshot, self.settings).te_s
-        return math.inf if te_s is None else te_s
+        return most_s if te_s is None else min(te_s, most_s)
 
     def _seconds_each(self, snapshot: ClusterSnapshot, job: Job) -> float | None:
         """Return the best seconds per iteration, cached for jobs of equal placement; None without a known speed."""

@@ -245,6 +245,7 @@ class ApiService(PageReads):
         if (unanswered := self._unanswered(job.id)) is not None:
             view |= views.no_answer(view, unanswered.command, at.now - unanswered.since, unanswered.why)
         view |= views.standstill(job, at)
+        view |= views.time_left(job, view, at)
         view |= views.pause(job, beat, self._telemetry.reshape_s(job))
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))

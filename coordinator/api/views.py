@@ -10,7 +10,7 @@ from adaptive_scheduler.models.pause import described
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
 from coordinator.expected_times import ExpectedTimes
 from coordinator.forecasts.intervals import WhenExpected
-from coordinator.model import progress, requirements, resumption
+from coordinator.model import progress, requirements, resumption, time_limit
 from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import RUNS, GpuRecord, JobRecord, Moment, number
@@ -27,7 +27,7 @@ SHOWN: tuple[JobField, ...] = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
+    "target_top5", "time_limit", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
 )  # fmt: skip
 TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 
@@ -59,7 +59,7 @@ def job_view(
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
-        "usage": _usage(Usage()), "eta_s": None,
+        "usage": _usage(Usage()), "eta_s": None, "time_left_s": None,
         "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, "pause": None,
         "gpu_access": None,
         "because": None, "receipt": None, **starts_if(None),
@@ -119,6 +119,14 @@ def no_answer(view: View, command: str, for_s: float, why: str) -> View:
 def _where_to_look(view: View) -> str:
     pids = [f"{name} (process {view[pid]})" for name in ("sidecar", "shim") if view.get(pid := f"{name}_pid")]
     return f"look whether its {' or '.join(pids) or 'sidecar or shim'} is stopped, or its machine overloaded"
+
+
+def time_left(job: JobRecord, view: Mapping[str, Any], at: Moment) -> View:
+    """Fields of the view: the training time that its limit leaves an open job, which its end does not exceed."""
+    left_s = None if job.state in s.ENDED or not job.accepted else time_limit.left_s(job, at)
+    if left_s is None or view["eta_s"] is None or job.state == s.SUBMITTED:
+        return {"time_left_s": left_s}
+    return {"time_left_s": left_s, "eta_s": min(view["eta_s"], left_s)}
 
 
 def standstill(job: JobRecord, at: Moment) -> View:

@@ -38,6 +38,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "pinned to": view.get("pinned"),
         "sla": _time(view.get("sla")),
         "estimate": _time(view.get("estimate")),
+        "time limit": _time_limit(view),
         "target": target(view),
         "type": view.get("job_type"),
         "progress": progress(view),
@@ -218,6 +219,8 @@ def what(view: View) -> str:
             return f"send job {job_id} back to the queue"
         case "finish":
             return f"end job {job_id} at its target"
+        case "end":
+            return f"end job {job_id} at its time limit"
         case "hold":
             return f"let job {job_id} wait"
         case "stay":
@@ -307,6 +310,12 @@ def is_doubtful(candidate: View) -> bool:
 def _time(given: Any) -> str | None:
     """Return a time as the user wrote it; a plain number is seconds."""
     return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
+
+
+def _time_limit(view: View) -> str | None:
+    """Format the limit of its training time, and what of it is left to an open job."""
+    limit, left = _time(view.get("time_limit")), measured(view.get("time_left_s"), seconds)
+    return f"{limit}, {left} of training left" if limit and left else limit
 
 
 def measured_use(view: View) -> str | None:

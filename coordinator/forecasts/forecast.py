@@ -153,7 +153,8 @@ def _may_run_on(world: ClusterSnapshot, job: Job) -> Iterator[Node]:
 
 def _submission(world: ClusterSnapshot, job: Job, profiles: Profiles, costs: Costs) -> Submission:
     own = tuple(gpu.id for node in world.nodes for gpu in node.gpus if gpu.job == job.id) if job.node else ()
-    like = job if own else replace(job, num_gpus=0, node=None, workers=(), pods=())
+    like = replace(job, time_is_up=False)  # its iterations end with its time limit
+    like = like if own else replace(like, num_gpus=0, node=None, workers=(), pods=())
     begins = {"initializing": costs.launch + costs.begin, "initialized": costs.begin, "running": 0.0}
     return Submission(
         id=job.id, type=job.type, arrival_s=job.submit_s, optional=job.optional,
@@ -163,8 +164,8 @@ def _submission(world: ClusterSnapshot, job: Job, profiles: Profiles, costs: Cos
 
 
 def _iterations(world: ClusterSnapshot, job: Job, profiles: Profiles) -> float:
-    """Return the iterations left; where they are unknown, as many as the scheduler assumes."""
-    if job.iterations_left is not None:
+    """Return the iterations left, at most those within its time limit; where unknown, as many as are assumed."""
+    if job.iterations_left is not None and job.time_limit_s is None:
         return max(job.iterations_left, 0.0)
     for node in _may_run_on(world, job):
         speed = profiles.speed(job.type, node.gpu_type, job.num_gpus or min(job.optional))

@@ -51,7 +51,7 @@ class JobRefused(JobEvent, frozen=True, tag="refused"):
 
 
 class JobDecided(JobEvent, frozen=True, tag="decided"):
-    """The scheduler decided on a start, reshape, move, requeue or finish of the job."""
+    """The scheduler decided on a start, reshape, move, requeue, finish or end of the job."""
 
     decision_id: str
     decide_s: float

@@ -13,11 +13,12 @@ from typing import Any
 
 from adaptive_scheduler.snapshot import Task
 from coordinator.model.records import number, show, whole
-from coordinator.model.tables import JobRow
+from coordinator.model.tables import JobField, JobRow
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
 MAX_CORES, MAX_MEMORY, MAX_REPLICAS, MAX_HOSTS, MAX_TASKS = 1e6, 2.0**60, 65_536, 65_536, 1_000
+DURATIONS: tuple[JobField, ...] = ("sla", "estimate", "time_limit")
 TOP5 = re.compile(r"value|.*top_?(5|k).*")  # names that trainings print; Keras' default k is 5
 AMOUNTS = {"cores": MAX_CORES, "memory": MAX_MEMORY}  # limits of `resources` and of each task
 COUNTS = {"gpus": MAX_REPLICAS, "replicas": MAX_REPLICAS}  # further limits of a task
@@ -144,7 +145,7 @@ def _amounts(what: str, given: object, known: Mapping[str, float]) -> Iterator[s
 
 
 def _times(doc: JobRow) -> Iterator[str]:
-    for field in ("sla", "estimate"):
+    for field in DURATIONS:
         if doc.get(field) is not None and seconds(doc[field]) is None:
             yield f'{field} must be seconds above 0, or a text such as "90s", "15m" or "2h", not {show(doc[field])}'
 

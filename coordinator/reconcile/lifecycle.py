@@ -41,9 +41,9 @@ from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_p
 from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, still_used, take_back
 from coordinator.reconcile.observed_state import POLL_S, REMOVING_S, ComingLaunch, ObservedState, initializes_early
 from coordinator.reconcile.transitions import (
+    cancelled,
     checkpoint_loss,
     completed,
-    end,
     ended_by_itself,
     finished,
     frozen_ended,
@@ -419,7 +419,7 @@ def _cancel(w: ObservedState) -> Step:
     # A launch that is still coming up may fail, so there is nothing to wait for.
     if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:
         return Wait(POLL_S, "its sidecar has not reported yet")
-    return end(w, s.CANCELLED, w.job.cancel_reason)
+    return cancelled(w)
 
 
 def _stop_for_good(w: ObservedState) -> Step:

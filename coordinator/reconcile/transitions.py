@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.model import requirements
+from coordinator.model import requirements, time_limit
 from coordinator.model import states as s
 from coordinator.model.events import (
     JobCancelled,
@@ -292,6 +292,13 @@ def completed(w: ObservedState) -> Step:
     short = total is not None and 0 < done < total
     words = f"ended by itself after {done} of {total} iterations" if short else "completed"
     return end(w, s.COMPLETED, words + _missed_target(w))
+
+
+def cancelled(w: ObservedState) -> Step:
+    """End a job that was cancelled; one at its time limit that has done all its iterations meanwhile is completed."""
+    if w.job.doc.get("timed_out") is not True:
+        return end(w, s.CANCELLED, w.job.cancel_reason)
+    return completed(w) if finished(w) else end(w, s.CANCELLED, time_limit.describe_end(w.job, w.seen))
 
 
 def _missed_target(w: ObservedState) -> str:

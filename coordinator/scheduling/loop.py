@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
+from adaptive_scheduler.decision import Decision, End, Hold, Limit, Operation, Start, Stay
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
@@ -262,7 +262,7 @@ class DecisionLoop:
         nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
         known, config = self.telemetry.estimator.observations(), self.config
-        self.inputs = SnapshotInputs(profiles, known, nodes, config.checkpoints_last, config.many_pods)
+        self.inputs = SnapshotInputs(profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s)
 
     @property
     def profiles(self) -> Profiles:
@@ -345,6 +345,8 @@ class DecisionLoop:
                 self._record_stay(job, decision, basis)
             case Limit():
                 self._apply_limit(job, decision, basis)
+            case End():
+                self._end(job, decision, basis)
             case _:
                 self._start_operation(job, decision, basis)
 
@@ -372,6 +374,14 @@ class DecisionLoop:
         left = present_task_s(snapshot, seen, self.settings) if job.doc.get("slaml") else found.te_s
         wait_s = wait_left_s(seen, found, self.clock.now())
         return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
+
+    def _end(self, job: JobRecord, decision: End, basis: DecisionBasis) -> None:
+        """Have the reconciler end a job whose time is up; as its row says so, that outlives this coordinator."""
+        self._holds.forget(job.id)
+        decision_id = self._store_decision(job, decision, basis)
+        sentence = decision.explanation.sentence
+        record = self.cache.write_job(job, {"cancel": True, "timed_out": True, "message": sentence}, "time limit")
+        self._record(record, JobDecided(decision_id, basis.took_s))
 
     def _record_stay(self, job: JobRecord, decision: Stay, basis: DecisionBasis) -> None:
         """Record that a requested move is refused; the decision says if that used up the job's one move (5.5)."""

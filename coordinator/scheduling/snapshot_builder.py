@@ -37,6 +37,7 @@ class SnapshotInputs:
     nodes: Mapping[str, NodeRow] = field(default_factory=dict)  # documents by node; some nodes have none
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
     in_pods: bool = False  # jobs run in pods, in which our sidecar requests something, too
+    grace_s: float = 20.0  # that a job has to save in, if its record says nothing
 
 
 NOTHING = ClusterSnapshot((), ())
@@ -66,7 +67,7 @@ class SnapshotBuilder:
         changing = self._changing.of(jobs).values()
         touched = self._gpus.update(gpus, {g: j.id for j in changing if j.operation for g in j.operation.to})
         booked = self._gpus.booked
-        basis = Basis(self._gpus.nodes, self._ahead, known.checkpoints_last, known.in_pods)
+        basis = Basis(self._gpus.nodes, self._ahead, known.checkpoints_last, known.in_pods, known.grace_s)
         stale = self._jobs.stale(jobs, seen, basis, at.wall, booked)
         self._nodes.touch(touched)
         self._nodes.place(stale, jobs, seen)

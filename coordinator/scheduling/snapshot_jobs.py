@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from adaptive_scheduler.snapshot import Job, JobState, Worker
-from coordinator.model import pod_fields, requirements, resumption
+from coordinator.model import pod_fields, requirements, resumption, time_limit
 from coordinator.model import states as s
 from coordinator.model.progress import (
     ObservedJob,
@@ -39,6 +39,7 @@ class Basis(NamedTuple):
     ahead: float  # the clock of `now` less the wall clock
     checkpoints_last: bool
     in_pods: bool
+    grace_s: float  # of a job whose record says nothing
 
 
 @dataclass
@@ -129,7 +130,9 @@ class SnapshotJobs:
             submit_s = record.submitted(at)
             if submit_s is None:
                 submit_s = at.of(record.submit_ts) if kept is None else kept.submitted(record, at)
-            self._put(job_id, _kept(record, found, basis.nodes, at, job_id in booked, of_document, submit_s))
+            is_booked = job_id in booked
+            made = _kept(record, found, basis.nodes, at, is_booked, of_document, submit_s, basis.grace_s)
+            self._put(job_id, made)
         self._basis, self._of = basis, (jobs, seen, booked)
         self._expired.clear()
         if stale:
@@ -160,12 +163,13 @@ def _kept(
     booked: bool,
     of_document: Callable[..., Job],
     submit_s: float,
+    grace_s: float,
 ) -> _Kept:
     if record.state in s.ENDED or not record.optional:
         return _Kept(record, seen, booked, of_document, None, math.inf, submit_s)
     observed = _observed(of_document, record, seen, nodes, at, submit_s)
-    made = _now(observed, record, seen, at, booked)
-    return _Kept(record, seen, booked, of_document, made, _until(record, at), submit_s)
+    made = _now(observed, record, seen, at, booked, grace_s)
+    return _Kept(record, seen, booked, of_document, made, _until(record, at, grace_s), submit_s)
 
 
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
@@ -205,6 +209,7 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         beside_memory=beside.memory,
         limitable=job.unlimitable is None,
         rebalanced=bool(job.doc.get("rebalanced")),
+        time_limit_s=requirements.seconds(job.doc.get("time_limit")),
         sla_s=requirements.seconds(job.doc.get("sla")),
         tasks=requirements.tasks(job.doc),
         estimate_s=requirements.seconds(job.doc.get("estimate")),
@@ -250,12 +255,14 @@ def _observed(
     )
 
 
-def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool) -> Job:
+def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool, grace_s: float) -> Job:
     """The whole job, with the fields that the time decides, until `_until`."""
     ran_s, _ = _coarse(job.ran_s(at))
+    ends_after_s = time_limit.asked_after_s(job, grace_s)
     limit, limit_s = job.limit_left(at.wall)
     return make(
         running_s=ran_s,
+        time_is_up=ends_after_s is not None and job.ran_s(at) >= ends_after_s and not job.cancel,
         leased=_leased(job, seen, booked, at.wall),
         unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if _held(job) or job.uses_cpu else 0.0,
         cpu_limit=limit,
@@ -270,7 +277,7 @@ def _coarse(ran_s: float) -> tuple[float, float]:
     return ran_s // step * step, step
 
 
-def _until(job: JobRecord, at: Moment) -> float:
+def _until(job: JobRecord, at: Moment, grace_s: float) -> float:
     """When a field that the time decides changes next, by the wall clock; infinite if none will."""
     wall = at.wall
     _, limit_s = job.limit_left(wall)
@@ -279,6 +286,9 @@ def _until(job: JobRecord, at: Moment) -> float:
         ran_s = job.ran_s(at)
         told_s, step = _coarse(ran_s)
         until.append(wall + told_s + step - ran_s)
+        ends_after_s = time_limit.asked_after_s(job, grace_s)
+        if ends_after_s is not None and ends_after_s > ran_s:
+            until.append(wall + ends_after_s - ran_s)
     return min(until, default=math.inf)
 
 

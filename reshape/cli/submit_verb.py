@@ -67,6 +67,9 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 )  # fmt: skip
 @click.option("--freeze", is_flag=True, help="NVIDIA's driver may freeze it in memory, so that it can give its GPU up.")
 @click.option("--deadline", metavar="TIME", help="From now until its end, such as 90s, 15m or 2h.")
+@click.option(
+    "--time-limit", metavar="TIME", help="How long it may train, such as 90s, 15m or 2h; then it saves and ends."
+)
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")
 @click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")

@@ -55,6 +55,7 @@ FIELDS = {  # of a job document, by the option of `reshape submit` that sets the
     "elastic": "elastic",
     "freeze": "freeze",
     "deadline": "sla",
+    "time_limit": "time_limit",
     "gpu_type": "gpu_type",
     "node": "node",
     "after": "depends_on",

@@ -116,6 +116,8 @@ HOW_LONG = (
     Field("sla", DURATION, NOTHING, 'Its deadline, from submission to its end: seconds, or a text such as "90s", "15m" '
           'or "2h".', "2h"),
     Field("estimate", DURATION, NOT_KNOWN, "The user's own guess of how long it trains, written as `sla`.", "40m"),
+    Field("time_limit", DURATION, NOTHING, "How long it may train, written as `sla`; time in which it waits does not "
+          "count. It is asked to save and end its `grace_s` before that, but not before a tenth of it is left.", "2h"),
     Field("progress_pattern", text(r".*\(\?P<(?:iteration|epoch)>.*"), "common formats are recognised",
           "A regular expression with a named group `iteration` or `epoch` that finds progress in its output.",
           r"done (?P<iteration>\d+)"),

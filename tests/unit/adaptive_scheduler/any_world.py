@@ -73,7 +73,7 @@ def _on(job):
 
 
 def _common(rng):
-    return {
+    drawn = {
         "submit_s": rng.choice((0.0, 1000.0, 4000.0, 4990.0)),
         "iterations_left": rng.choice((None, 0.0, 10.0, 200.0, 1000.0, 5000.0, 1e308)),
         "running_s": rng.choice((0.0, 900.0)),
@@ -83,6 +83,8 @@ def _common(rng):
         "pinned": rng.choice((None,) * 9 + ("n0",)),
         "wanted": None,
     }
+    # By what was drawn: one more draw would make all these worlds others.
+    return drawn | {"time_limit_s": 950.0 if drawn["submit_s"] == 4000.0 else None}
 
 
 def _under_way(rng):

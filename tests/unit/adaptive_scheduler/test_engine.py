@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from adaptive_scheduler import engine
 from adaptive_scheduler.decision import (
     BrokenDecision,
+    End,
     Explanation,
     Finish,
     Hold,
@@ -25,6 +26,7 @@ from adaptive_scheduler.decision import (
     workers_of,
 )
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.policies.time_limits import in_words
 from adaptive_scheduler.profiles.growth import Growth
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -402,3 +404,22 @@ def test_the_nodes_and_jobs_may_come_in_any_order():
     first = cluster(*jobs, nodes=nodes)
     second = cluster(*jobs[::-1], nodes=nodes[::-1])
     assert moves(decide(first, 0.0)) == moves(decide(second, 0.0))
+
+
+def test_a_job_whose_time_is_up_ends_in_whatever_state_it_is_and_nothing_else_is_decided_of_it():
+    up = {"time_limit_s": 7200.0, "time_is_up": True}
+    jobs = (
+        running("trains", 4, rigid=True, wanted=2, **up), running("changes", 2, state="adjusting", leased=True, **up),
+        waiting("waits", suspended=True, **up),
+    )  # fmt: skip
+    decisions = decide(cluster(*jobs, idle=2), 0.0)
+    ends = [decision for decision in decisions if isinstance(decision, End)]
+    assert [end.job for end in ends] == ["trains", "changes", "waits"]
+    assert ends[0].explanation.sentence == "trains comes to its time limit of 2 h: it saves and ends."
+    assert list(decisions) == ends
+    assert decide(cluster(running("r", 4, time_limit_s=7200.0)), 0.0) == (), "only whoever says that it is up"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(7200, "2 h"), (5400, "90 min"), (90, "90 s"), (0.5, "0.5 s")])
+def test_a_limit_is_said_as_its_user_may_have_written_it(seconds, words):
+    assert in_words(seconds) == words

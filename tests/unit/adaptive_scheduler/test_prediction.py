@@ -15,6 +15,7 @@ from adaptive_scheduler.models.prediction import (
     t_new,
     t_run,
     t_train,
+    time_left_s,
 )
 from adaptive_scheduler.profiles.profiles import Profiles
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, PROFILES, cluster, running, speed_rows, waiting
@@ -93,3 +94,15 @@ def test_replacing_one_time_gives_what_working_it_all_out_again_would(seconds, j
 def test_speeds_of_one_gpu_type_say_nothing_of_another():
     profiles = Profiles.from_rows(speed_rows(gpu_type="P100"))
     assert t_train(profiles, running("j", 1, left=7), "V100", 1) == 600
+
+
+def test_what_is_left_of_a_job_is_at_most_what_its_time_limit_leaves():
+    limited = running("j", 2, left=340, running_s=50, time_limit_s=150)
+    assert t_train(PROFILES, limited, "V100", 2) == 100, "not 200"
+    assert t_train(PROFILES, limited, "V100", 4) == 100, "more GPUs leave it no more time"
+    assert t_train(PROFILES, running("j", 2, left=17, time_limit_s=150), "V100", 2) == pytest.approx(10)
+    unknown = running("u", 2, left=None, running_s=5000, time_limit_s=5100)
+    assert t_train(PROFILES, unknown, "V100", 2) == 100
+    assert t_train(UNKNOWN, unknown, "V100", 1) == 100, "also where its speed is not known"
+    assert time_left_s(running("o", 2, running_s=5000, time_limit_s=60)) == 0, "never less than nothing"
+    assert not is_certain(PROFILES, unknown, "V100", 2), "it may end before that"
