@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, TypeVar
+
+from coordinator.webhooks import NO_WEBHOOK, is_webhook
 
 T = TypeVar("T")
 
@@ -87,6 +90,13 @@ class Config:
     prometheus: str = ""
     """Address of a Prometheus that scrapes kubelets and node exporters, for what nodes and jobs use."""
 
+    notify: str = dataclass_field(default="", repr=False)
+    """Webhook that is told of the end and the missed deadline of each job (`docs/how-to/notifications.md`)."""
+    notify_command: str = dataclass_field(default="", repr=False)
+    """Command for the shell that is told likewise, by JSON on its standard input; it runs as the coordinator does."""
+    notify_jobs: bool = True
+    """Whether jobs may name webhooks of their own (`notify`)."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -96,6 +106,8 @@ class Config:
             raise ValueError(f"reshape_by must be `sidecar` or `relaunch`, not {self.reshape_by!r}")
         if self.prometheus and not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", self.prometheus):
             raise ValueError(f"prometheus must be an address such as http://HOST:9090, not {self.prometheus!r}")
+        if self.notify and not is_webhook(self.notify):
+            raise ValueError(f"notify {NO_WEBHOOK}")
         if self.lease_s <= self.grace_s:
             raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
 

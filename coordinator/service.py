@@ -1,7 +1,8 @@
 """Composes the coordinator from its parts and runs its threads.
 
 Threads: one for the decision loop, several for the reconciler, one that writes batches, one that watches the store, one
-that renews the term, one that measures resource use, one that forecasts, one that removes what is too old. The
+that renews the term, one that measures resource use, one that forecasts, one that tells people outside of ended jobs,
+one that removes what is too old. The
 operations for callers are in `coordinator.api.api_service`.
 """
 
@@ -13,12 +14,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from adaptive_scheduler.settings import Settings
+from coordinator.adapters.notice_sender import send
 from coordinator.api.api_service import ApiService
 from coordinator.config import CLOCK_DRIFT, Config
 from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transient
 from coordinator.events.event_log import EventLog
 from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
+from coordinator.events.notifier import Notifier
 from coordinator.events.traces import ReshapeTraces
 from coordinator.forecasts.forecaster import Forecaster
 from coordinator.model import states as s
@@ -85,6 +88,8 @@ class Coordinator:
             self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake, store, traces
         )
         record = self.recorder.record
+        self.notifier = Notifier(store, self.cache, clock, config, record, send)
+        self.recorder.notice = self.notifier.heard
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
@@ -144,7 +149,7 @@ class Coordinator:
         self._first = first
         self.recover()
         bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler, self._pruner]
-        bodies += [self._forecasts, *[self._consumer] * RECONCILERS]
+        bodies += [self._forecasts, self._notices, *[self._consumer] * RECONCILERS]
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
             thread.start()
@@ -385,6 +390,9 @@ class Coordinator:
 
     def _forecasts(self) -> None:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
+
+    def _notices(self) -> None:
+        self.notifier.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
         watch = retention.ClockWatch(self.clock, self.store, self.clock.boot_id())

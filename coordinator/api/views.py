@@ -18,6 +18,7 @@ from coordinator.model.tables import JobField, JobRow
 from coordinator.scheduling.why.change import Change
 from coordinator.telemetry.measured.other_load import HeldByOthers
 from coordinator.telemetry.node_load import NodeLoad
+from coordinator.webhooks import host, is_webhook
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, ShimStatus, Usage
 
 View = dict[str, Any]
@@ -52,7 +53,7 @@ def job_view(
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "suspended": job.suspended,
         "held": None if job.state in s.ENDED else job.held or None, "stalled": None,
-        "message": str(view["message"] or ""),
+        "message": str(view["message"] or ""), "notify": _notified(ours),
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
         "rigid": job.accepted and resumption.rigid(job), "left_alone": _left_alone(job), "lost": _lost(ours),
@@ -158,6 +159,11 @@ def starts_if(change: Change | None) -> View:
 def _left_alone(job: JobRecord) -> str | None:
     """The reason why the scheduler leaves a training job as it is; None if it does not."""
     return resumption.rigidity_reason(job) or None if job.accepted and job.state in s.LAUNCHED else None
+
+
+def _notified(doc: JobRow) -> str | None:
+    """The host of its webhook, of which the rest may be a secret."""
+    return host(doc["notify"]) if is_webhook(doc.get("notify")) else None
 
 
 def _lost(doc: JobRow) -> View | None:

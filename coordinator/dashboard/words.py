@@ -40,6 +40,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "estimate": _time(view.get("estimate")),
         "time limit": _time_limit(view),
         "target": target(view),
+        "webhook": view.get("notify"),
         "type": view.get("job_type"),
         "progress": progress(view),
         "epochs": measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,9 @@ WAKES_THE_LOOP = (
 )  # fmt: skip
 
 
+Notice = Callable[[JobRecord, e.JobEvent], None]
+
+
 class EventRecorder:
     """Thread-safe."""
 
@@ -52,6 +56,7 @@ class EventRecorder:
         self.clock, self.queue, self.wake = clock, queue, wake
         self._store, self.traces = store, traces
         self._marks: dict[str, Marks] = {}
+        self.notice: Notice = lambda job, event: None  # what tells people outside of it
 
     def record(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None = None) -> None:
         """Record `event` of `job`, which is as it was persisted; `before`: the job before the reconciler changed it."""
@@ -67,6 +72,7 @@ class EventRecorder:
             case e.JobCompleted() | e.JobFailed():
                 if missed := progress.missed_event(job, self.clock.wall()):
                     self._append(job, missed)
+                    self.notice(job, missed)
             case e.LaunchRemoved():
                 self._removed(job)
         op = before.operation if before else None
@@ -76,6 +82,7 @@ class EventRecorder:
             self.telemetry.completed(job)
         if isinstance(event, e.JobCompleted | e.JobFailed | e.JobCancelled) and job.submit_ts:
             self.metrics.ended(job.state, max(0.0, job.finish_ts - job.submit_ts))
+        self.notice(job, event)
         self._queue_followers(job, event, before)
 
     def close(self) -> None:
@@ -93,8 +100,8 @@ class EventRecorder:
 
     def _mark(self, job: JobRecord, event: e.JobEvent) -> None:
         """Remember when the parts of an operation happened, from which `stages` are worked out."""
-        if isinstance(event, e.JobRefused):  # a job that was never let in is never closed, so its marks would stay
-            return
+        if isinstance(event, e.JobRefused | e.NoticeSent | e.NoticeFailed):
+            return  # of a job that was never let in, or may be closed already, they would stay
         now = self.clock.now()
         match event:
             case e.JobDecided():

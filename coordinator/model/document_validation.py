@@ -114,11 +114,11 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
-                "sized_by", "reshaped_by", "held", "contradiction"),
+                "notify", "sized_by", "reshaped_by", "held", "contradiction"),
         **_each(SPAN, "sla", "estimate", "time_limit"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased", "timed_out"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",
-                "slaml", "frozen", "unfrozen", "run_mark", "submit_mark"),
+                "slaml", "told", "frozen", "unfrozen", "run_mark", "submit_mark"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

@@ -278,6 +278,18 @@ class JobCancelled(JobEvent, frozen=True, tag="cancelled"):
     sentence: str
 
 
+class NoticeSent(JobEvent, frozen=True, tag="told"):
+    """A webhook or command was told of the job's end or missed deadline."""
+
+    sentence: str
+
+
+class NoticeFailed(JobEvent, frozen=True, tag="not told"):
+    """It could not be told, and is not tried again."""
+
+    sentence: str
+
+
 class RemovalRequested(JobEvent, frozen=True, tag="removing"):
     """The removal of the job's launch was asked for."""
 

@@ -18,6 +18,7 @@ from coordinator.model.schema import dataset_fields
 from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
+from coordinator.webhooks import NO_WEBHOOK, is_webhook
 
 SCHEMA = 1
 WAITS_FOR_ITS_TURN = "waits for its turn"
@@ -29,6 +30,7 @@ GANG_LOSES = (
     "it has gpus_per_pod, and pods that train together must share a folder of checkpoints that outlives them: name a "
     "PersistentVolumeClaim in checkpoint_claim"
 )
+NO_NOTICES = "this coordinator tells no webhooks that jobs name (RESHAPE_NOTIFY_JOBS=0): leave notify out"
 NO_PODS = "gpus_per_pod is for clusters, where a job may have several pods; here it has one process: leave it out"
 MAX_TEXT = 32_768
 TEMPLATE = ("{{", "{%", "{#")
@@ -53,7 +55,7 @@ def problems(doc: JobRow) -> list[str]:
     """Return the reasons to refuse this document, as sentences; empty if it can be accepted."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
-    others += [*dataset_fields.problems(doc), *_image(doc)]
+    others += [*dataset_fields.problems(doc), *_image(doc), *_notify(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
     odd = None if found else pod_fields.storage_problem({k: v for k, v in plain(doc).items() if k != "pod"})
     return [odd] if odd else found
@@ -207,6 +209,14 @@ def _image(doc: JobRow) -> Iterator[str]:
             "it has a base, but no image was built on that: `reshape containerize --submit FILE --push` builds that "
             "and submits it to a cluster; on one machine leave base and requirements out"
         )
+
+
+def _notify(doc: JobRow) -> Iterator[str]:
+    """Yield a sentence for a `notify` that is no webhook; it does not repeat what may be a secret."""
+    if doc.get("notify") is not None and not is_webhook(doc["notify"]):
+        yield f"notify {NO_WEBHOOK}"
+    elif doc.get("notify") is not None:
+        yield from _text("notify", str(doc["notify"]))
 
 
 def _lengths(doc: JobRow) -> Iterator[str]:

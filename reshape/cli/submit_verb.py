@@ -70,6 +70,7 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 @click.option(
     "--time-limit", metavar="TIME", help="How long it may train, such as 90s, 15m or 2h; then it saves and ends."
 )
+@click.option("--notify", metavar="URL", help="Webhook that is told of its end and its missed deadline.")
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")
 @click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")

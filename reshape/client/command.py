@@ -56,6 +56,7 @@ FIELDS = {  # of a job document, by the option of `reshape submit` that sets the
     "freeze": "freeze",
     "deadline": "sla",
     "time_limit": "time_limit",
+    "notify": "notify",
     "gpu_type": "gpu_type",
     "node": "node",
     "after": "depends_on",

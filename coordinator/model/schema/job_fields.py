@@ -16,6 +16,7 @@ from coordinator.model.pod_fields import LABEL, NAME
 from coordinator.model.requirements import MAX_CORES, MAX_HOSTS, MAX_MEMORY, MAX_REPLICAS, MAX_TASKS, TIME
 from coordinator.model.schema.dataset_fields import HEX
 from coordinator.model.tables import PublicJobField
+from coordinator.webhooks import WEBHOOK
 
 MAX_GPUS = 65_536
 MAX_PARTS = 4_096
@@ -84,6 +85,9 @@ WHAT_RUNS = (
           "what is in that, as `requirements` is.", "python:3.11-slim"),
     Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
           "lines as pip takes them, or, for `reshape containerize`, the path of a file with such.", ["numpy==2.1.0"]),
+    Field("notify", text(WEBHOOK.pattern), NOTHING, "The webhook, http or https, that is told of its end and a missed "
+          "deadline, besides that of `RESHAPE_NOTIFY`. Only its host is shown to others.",
+          "https://chat.example.org/hooks/T0"),
     Field("framework", text(), NOT_KNOWN, "A note for people: which framework it trains with.", "keras"),
 )  # fmt: skip
 HOW_FAST = (

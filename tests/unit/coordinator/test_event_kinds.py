@@ -56,6 +56,8 @@ PUBLIC = [
     (e.JobRestarting("s"), {"type": "restarting", "sentence": "s"}),
     (e.JobYielded("s"), {"type": "yielded", "sentence": "s"}),
     (e.JobHeld("s"), {"type": "held", "sentence": "s"}),
+    (e.NoticeSent("s"), {"type": "told", "sentence": "s"}),
+    (e.NoticeFailed("s"), {"type": "not told", "sentence": "s"}),
     (e.JobCompleted("s"), {"type": "completed", "sentence": "s"}),
     (e.JobFailed("s"), {"type": "failed", "sentence": "s"}),
     (e.JobCancelled("s"), {"type": "cancelled", "sentence": "s"}),
