@@ -24,7 +24,7 @@ halves = failed=; \
 	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference lock clean
+.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference dist lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -93,6 +93,9 @@ docs: install ## the documentation as a site in build/site, without a warning (i
 
 reference: install ## write the pages of docs/reference that are made from the code
 	@$(BIN)/python .ci/reference.py
+
+dist: install ## wheels and sdists of all distributions in dist/, each tried in fresh environments of Python 3.11 to 3.14 (10 min; ARGS=--build-only)
+	@$(BIN)/python .ci/dist.py $(ARGS)
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "uv was not found: install it (pip install uv) and run make lock again" >&2; exit 1; }
