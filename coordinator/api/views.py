@@ -28,7 +28,8 @@ SHOWN: tuple[JobField, ...] = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "time_limit", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
+    "target_top5", "time_limit", "owner", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic",
+    "resumes", "lost",
 )  # fmt: skip
 TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 

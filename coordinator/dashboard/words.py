@@ -25,6 +25,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
     usage = view.get("usage") or {}
     known: dict[str, Any] = {
         "job": text(view.get("job_id")),
+        "owner": view.get("owner"),
         "state": state(view),
         "message": message(view),
         "because": view.get("because"),

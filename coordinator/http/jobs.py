@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
 from coordinator.errors import Rejected
 from coordinator.http import wire
 from coordinator.http.base import Handler
+from coordinator.model.schema.job_fields import OWNER
 
 LOG_CHUNK = 256 * 1024  # bytes per answer
 MOST_DECISIONS = 1000
 LONGEST_ID = 512  # characters, as sent; intake accepts no longer ids
 HEADER_OFFSET = "X-Reshape-Offset"
+HEADER_USER = "X-Reshape-User"
 
 
 class JobsHandler(Handler):
@@ -21,12 +24,18 @@ class JobsHandler(Handler):
         self.answer({"jobs": await self.call(self.coordinator.jobs, include_ended, within_s)})
 
     async def post(self) -> None:
+        doc = self._with_owner(self.read())
         if wire.truth("dry_run", self.get_query_argument("dry_run", None)):
-            self.answer(await self.call(self.coordinator.submit, self.read(), True))
+            self.answer(await self.call(self.coordinator.submit, doc, True))
             return
-        job = await self.call(self.coordinator.submit, self.read())
+        job = await self.call(self.coordinator.submit, doc)
         self.set_header("Location", f"/v1/jobs/{quote(str(job['job_id']), safe='')}")
         self.answer(job, 201)
+
+    def _with_owner(self, doc: dict[str, Any]) -> dict[str, Any]:
+        """The document with the user that the client runs as, if it names no owner itself; nobody proves either."""
+        user = self.request.headers.get(HEADER_USER, "")
+        return {"owner": user, **doc} if OWNER.fullmatch(user) else doc
 
 
 class JobHandler(Handler):

@@ -19,7 +19,7 @@ PublicJobField = Literal[  # what users write
     "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
     "resources", "tasks", "sla", "estimate", "time_limit", "target", "target_top5", "elastic", "freeze", "hooks",
     "grace_s", "depends_on", "namespace", "queue", "checkpoint_claim", "dataset_claim", "dataset_sha256", "base",
-    "requirements", "single_container", "pod", "notify",
+    "requirements", "single_container", "pod", "notify", "owner",
 ]  # fmt: skip
 CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
     "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",

@@ -15,7 +15,7 @@ from coordinator.model import fields, grace, pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import SHARED, JobRecord, number, show, whole
 from coordinator.model.schema import dataset_fields
-from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS
+from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS, OWNER
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
 from coordinator.webhooks import NO_WEBHOOK, is_webhook
@@ -55,7 +55,7 @@ def problems(doc: JobRow) -> list[str]:
     """Return the reasons to refuse this document, as sentences; empty if it can be accepted."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
-    others += [*dataset_fields.problems(doc), *_image(doc), *_notify(doc)]
+    others += [*dataset_fields.problems(doc), *_image(doc), *_notify(doc), *_owner(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
     odd = None if found else pod_fields.storage_problem({k: v for k, v in plain(doc).items() if k != "pod"})
     return [odd] if odd else found
@@ -209,6 +209,12 @@ def _image(doc: JobRow) -> Iterator[str]:
             "it has a base, but no image was built on that: `reshape containerize --submit FILE --push` builds that "
             "and submits it to a cluster; on one machine leave base and requirements out"
         )
+
+
+def _owner(doc: JobRow) -> Iterator[str]:
+    owner = doc.get("owner")
+    if owner is not None and not (isinstance(owner, str) and OWNER.fullmatch(owner)):
+        yield f"owner must be the name of a user, up to 64 letters, digits and any of . _ @ -, not {show(owner)}"
 
 
 def _notify(doc: JobRow) -> Iterator[str]:

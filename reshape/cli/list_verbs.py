@@ -41,6 +41,7 @@ ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline"
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeat for several.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--node", help="Only jobs on this node.")
+@click.option("--owner", help="Only jobs that this user has submitted.")
 @click.option("-w", "--watch", is_flag=True, help="Show the list as it changes, until Ctrl-C.")
 @printing
 @click.pass_obj

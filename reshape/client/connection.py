@@ -7,8 +7,10 @@ does not answer. Called by `reshape/client/client.py`.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import http.client
 import json
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -93,13 +95,22 @@ class Connection:
     def send(
         self, connection: http.client.HTTPConnection, method: str, path: str, doc: Mapping[str, Any] | None = None
     ) -> http.client.HTTPResponse:
-        headers = {"Authorization": f"Bearer {self._token}"}
+        headers = {"Authorization": f"Bearer {self._token}", **_user()}
         body = None
         if doc is not None:
             headers["Content-Type"] = "application/json"
             body = json.dumps(doc, default=str).encode()
         connection.request(method, self._prefix + path, body, headers)
         return connection.getresponse()
+
+
+def _user() -> dict[str, str]:
+    """Return the header that names the user who runs this, whose jobs are shown as that user's; empty if unknown."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # of a container, perhaps: a user without a name
+        return {}
+    return {"X-Reshape-User": user} if re.fullmatch(r"[\w.@-]{1,64}", user, re.ASCII) else {}
 
 
 class EventStream(Iterator[View]):

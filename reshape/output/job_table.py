@@ -19,8 +19,22 @@ from reshape.output.tables import NONE, Cells, cut_apart, one_line_each, plain
 
 View = Mapping[str, Any]
 
-HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "REASON")
-LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "TIME", "END")
+HEAD = (
+    "JOB",
+    "OWNER",
+    "QUEUE",
+    "STATE",
+    "GPUS",
+    "NODE",
+    "RESHAPES",
+    "PROGRESS",
+    "END",
+    "DEADLINE",
+    "TIME",
+    "AGE",
+    "REASON",
+)
+LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "OWNER", "DEADLINE", "PROGRESS", "TIME", "END")
 COLOURS = {
     "submitted": "yellow",
     "suspended": "magenta",
@@ -51,14 +65,17 @@ def table(
     cells: list[Cells] = [_cells(view, now, short=width is not None) for view in rows]
     empty = [name for at, name in enumerate(HEAD) if all(row[at] == NONE for row in cells)]
     head: Cells = HEAD
+    if width is not None and len({row[1] for row in cells}) <= 1:  # whose they are is no news on a terminal
+        head, cells = (head[0], *head[2:]), [(row[0], *row[2:]) for row in cells]
     if width is not None:
         names = cut_apart([plain(row[0]) for row in cells], int(width * LONGEST_NAME))
         cells = [(name, *row[1:]) for name, row in zip(names, cells, strict=True)]
         if HEAD[-1] in empty:
-            head, cells = HEAD[:-1], [row[:-1] for row in cells]
+            head, cells = head[:-1], [row[:-1] for row in cells]
     cells = [(f"{mark} {row[0]}", *row[1:]) for mark, row in zip(marks, cells, strict=True)] if marks else cells
     least_wanted = dict.fromkeys([*(name for name in LEAST_WANTED if name in empty), *LEAST_WANTED])
-    lines = one_line_each(head, cells, width, list(least_wanted), {"STATE": painted_state} if coloured else None)
+    droppable = [name for name in least_wanted if name in head]
+    lines = one_line_each(head, cells, width, droppable, {"STATE": painted_state} if coloured else None)
     emulated = any(view.get("emulated") and view.get("num_gpus") for view in rows)
     return f"{lines}\n{EMULATED}" if emulated else lines
 
@@ -71,6 +88,7 @@ def painted_state(state: str) -> str:
 def _cells(view: View, now: float, short: bool) -> Cells:
     return (
         text(view.get("job_id")),
+        text(view.get("owner")),
         text(view.get("queue")),
         words.state(view),
         gpus(view),
@@ -193,7 +211,12 @@ ORDERS: Mapping[str, Callable[[View], Any]] = {
 
 
 def chosen(
-    rows: Sequence[View], order: str, states: Collection[str] = (), queue: str | None = None, node: str | None = None
+    rows: Sequence[View],
+    order: str,
+    states: Collection[str] = (),
+    queue: str | None = None,
+    node: str | None = None,
+    owner: str | None = None,
 ) -> list[View]:
     """Return the jobs that meet all conditions, in an order of `ORDERS`; the oldest first among equals."""
     found = [
@@ -202,5 +225,6 @@ def chosen(
         if (not states or view.get("state") in states or words.state(view) in states)
         and (queue is None or view.get("queue") == queue)
         and (node is None or view.get("node") == node)
+        and (owner is None or view.get("owner") == owner)
     ]
     return sorted(found, key=lambda view: (ORDERS[order](view), ORDERS["age"](view)))

@@ -23,6 +23,8 @@ MAX_PARTS = 4_096
 MAX_LENGTH = 10**15
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
+
 Schema = dict[str, Any]
 
 
@@ -85,6 +87,8 @@ WHAT_RUNS = (
           "what is in that, as `requirements` is.", "python:3.11-slim"),
     Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
           "lines as pip takes them, or, for `reshape containerize`, the path of a file with such.", ["numpy==2.1.0"]),
+    Field("owner", text(OWNER.pattern), "over HTTP whom the client names", "Whose job it is: a note for people, which "
+          "nobody proves. `reshape` and the Python client name the user that they run as.", "ada"),
     Field("notify", text(WEBHOOK.pattern), NOTHING, "The webhook, http or https, that is told of its end and a missed "
           "deadline, besides that of `RESHAPE_NOTIFY`. Only its host is shown to others.",
           "https://chat.example.org/hooks/T0"),

@@ -203,7 +203,7 @@ def test_a_coordinator_elsewhere_is_sent_neither_folder_nor_variables(
     code = main.run(["--url", live.url, "--token", TOKEN, "submit", "--", "python", "train.py"])
     out, err = capsys.readouterr()
     assert (code, out, err) == (0, "Job train-1 is submitted: 1 GPU.\n", shell.NOT_SENT + "\n")
-    assert set(got[0]) == {"command", "optional_num_gpus", "job_id"}
+    assert set(got[0]) == {"command", "optional_num_gpus", "job_id", "owner"}, "and whose it is"
 
 
 # waiting
