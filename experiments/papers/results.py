@@ -24,6 +24,11 @@ EXPERIMENTS = (
     *(n for n in NAMES if n not in FIGURES and original(n) in FIGURES),
 )
 """Workloads that are experiments of the four papers; the others have floors of ours, or ElasticFlow's jobs."""
+OF_ONE_NIGHT = (
+    *(name for name in EXPERIMENTS if name in FIGURES and name.partition("-")[0] in ("specon", "flowcon")),
+    "elastic-w1",
+)
+"""What `reshape paper all --live` trains: SpeCon and FlowCon, and W1 on the printed speeds."""
 
 
 class Kept(TypedDict):

@@ -89,13 +89,33 @@ Place = Callable[[LivePlan, Contender, Path], AbstractContextManager[LiveSystem]
 
 def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path | None, out: Path, output: str) -> int:
     """Run, print the table or JSON, and write both to the folder `out`. Raises `Rejected` with a sentence."""
+    begin(out)
+    result = experiment(name, scale_of(name, scale), runs, trainer, data)
+    click.echo(to_json(result) if output == "json" else outcome.as_table(result))
+    click.echo("\n".join(f"wrote {path}" for path in written(result, out)), err=True)
+    for sentence in result["off"]:
+        click.echo(sentence, err=True)
+    return 1 if result["off"] else 0
+
+
+def begin(out: Path) -> None:
+    """Refuse a folder that cannot take the figures, before hours of training, and let signals end what is started."""
     writable_folder(out, "--out")
-    _known(out)  # before trainings of a quarter of an hour
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    scale = scale or SCALES.get(name.split("-")[0], 0.1)
+    _known(out)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # of the latter, `nohup` has it ignored
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
+def scale_of(name: str, given: float | None) -> float:
+    return given or SCALES.get(name.split("-")[0], 0.1)
+
+
+def experiment(name: str, scale: float, runs: int, trainer: str, data: Path | None) -> View:
+    """Train `runs` draws of an experiment in a folder of their own, which a failed one keeps; return all figures."""
     folder = Path(tempfile.mkdtemp(prefix="reshape-live-"))
     try:
-        result = train([_draw(name, seed, data) for seed in range(runs)], scale, folder, trainer)
+        result = train([draw(name, seed, data) for seed in range(runs)], scale, folder, trainer)
     except NoWorkload as refused:
         shutil.rmtree(folder)
         raise Rejected(str(refused)) from None
@@ -105,11 +125,7 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
         click.echo(f"\nInterrupted: its jobs and coordinator are ended. Its files are in {folder}.", err=True)
         raise
     shutil.rmtree(folder)
-    click.echo(to_json(result) if output == "json" else outcome.as_table(result))
-    click.echo("\n".join(f"wrote {path}" for path in written(result, out)), err=True)
-    for sentence in result["off"]:
-        click.echo(sentence, err=True)
-    return 1 if result["off"] else 0
+    return result
 
 
 def _known(out: Path) -> View:
@@ -138,7 +154,7 @@ def written(result: View, out: Path) -> list[Path]:
     return [whole, figures]
 
 
-def _draw(name: str, seed: int, data: Path | None) -> Workload:
+def draw(name: str, seed: int, data: Path | None) -> Workload:
     workload = build(name, seed, data)
     scaling.check(workload)
     return workload

@@ -144,8 +144,9 @@ def paper(
 ) -> int:
     """Rerun a published experiment, such as case-study or elastic-w1, or all; an unknown NAME lists them.
 
-    In a clone, all also writes what came out into docs/papers.md; it takes a few minutes. specon-save-resume shows what
-    reshape record --saving measured of stopping trainings and starting them again.
+    In a clone, all also writes what came out into docs/papers.md; it takes a few minutes. With --live, all trains
+    SpeCon, FlowCon and elastic-w1 over night, and the same command goes on where it was interrupted. specon-save-resume
+    shows what reshape record --saving measured of stopping trainings and starting them again.
     """
     from reshape import foreign
 
@@ -155,10 +156,12 @@ def paper(
         raise click.UsageError(f"--{other[0]} goes {'without' if live else 'only with'} --live.")
     if live:
         foreign.check()
-        from reshape.live_paper.runner import run
+        from reshape.live_paper import all_experiments, runner
 
-        given = {"name": options["name"], "data": options["data"], "scale": scale, "runs": runs, "trainer": trainer}
-        return run(**given, out=out, output=settings.output)
+        given = {"data": options["data"], "scale": scale, "runs": runs, "trainer": trainer, "out": out}
+        if options["name"] == all_experiments.ALL:
+            return all_experiments.run(**given, output=settings.output)
+        return runner.run(name=options["name"], **given, output=settings.output)
     from reshape.cli.simulation.paper import paper as run_paper
 
     return run_paper(output=settings.output, **options)

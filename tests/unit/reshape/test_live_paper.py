@@ -21,7 +21,7 @@ from coordinator.errors import Rejected
 from experiments import report
 from experiments.papers.results import LIVE
 from experiments.workloads import build
-from reshape.live_paper import core_seconds, grows_only, outcome, scaling, trainings
+from reshape.live_paper import all_experiments, core_seconds, grows_only, outcome, scaling, trainings
 from reshape.live_paper.runner import run
 from reshape.services.inventory import inventory
 from reshape_hooks import plain
@@ -311,3 +311,36 @@ def test_a_stopped_replay_goes_on_at_the_step_that_it_has_saved(tmp_path: Path) 
         process.kill()
     step_of = [int(line.split()[0].partition("=")[2]) for line in (last, first)]
     assert step_of[1] == step_of[0] + 1
+
+
+def test_a_night_goes_on_after_a_failed_experiment_and_does_not_repeat_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = list[str]()
+    off = {"specon-fixed": ["Draw 0 says nothing."]}
+
+    def experiment(name: str, scale: float, runs: int, trainer: str, data: Path | None) -> dict[str, Any]:
+        asked.append(name)
+        if name == "elastic-w1":
+            raise KeyError("a fault of ours")
+        kept = {"experiment": name, "scale": scale, "runs": runs, "trainer": trainer}
+        return {**kept, "off": off.pop(name, []), "figures": [], "rows": []}
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process is not its own
+    monkeypatch.setattr("reshape.live_paper.runner.experiment", experiment)
+    names = ("specon-fixed", "elastic-w1", "flowcon-fixed")
+    given = {"scale": None, "trainer": "replay", "data": None, "out": tmp_path, "output": "json", "names": names}
+
+    def night(runs: int) -> tuple[int, list[tuple[str, str]], list[str]]:
+        asked.clear()
+        status = all_experiments.run(**given, runs=runs)
+        said = json.loads(capsys.readouterr().out)
+        return status, [(one["outcome"], one["why"]) for one in said], list(asked)
+
+    fault = ("failed", "KeyError: 'a fault of ours'")
+    assert night(3) == (1, [("refused", "Draw 0 says nothing."), fault, ("done", "")], list(names))
+    assert night(3) == (1, [("done", ""), fault, ("done before", "")], list(names[:2]))
+    assert night(5)[2] == list(names), "of three draws five are not known"
+    monkeypatch.setattr("reshape.live_paper.runner.experiment", lambda *_: pytest.fail("all is done"))
+    given["names"] = names[::2]
+    assert night(5) == (0, [("done before", "")] * 2, [])
