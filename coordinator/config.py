@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 ENDLESS_S = 10 * 365 * 86400.0  # a lease that ends no training
 
+IMAGE_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
+
 CLOCK_DRIFT = 0.01  # the greatest rate by which two machines' clocks may differ (`reliability.md` 5)
 
 
@@ -87,6 +89,8 @@ class Config:
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
+    image_repository: str = ""
+    """Where images of records with a `base` go, such as registry.example/trainings; empty: none is built."""
     prometheus: str = ""
     """Address of a Prometheus that scrapes kubelets and node exporters, for what nodes and jobs use."""
 
@@ -108,6 +112,11 @@ class Config:
             raise ValueError(f"prometheus must be an address such as http://HOST:9090, not {self.prometheus!r}")
         if self.notify and not is_webhook(self.notify):
             raise ValueError(f"notify {NO_WEBHOOK}")
+        if self.image_repository and not IMAGE_REPOSITORY.fullmatch(self.image_repository):
+            raise ValueError(
+                "image_repository must be a registry and a name without a tag, such as registry.example/trainings, "
+                f"not {self.image_repository!r}"
+            )
         if self.lease_s <= self.grace_s:
             raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
 

@@ -2,7 +2,8 @@
 
 Promises: values reach the playbook as text, never as template; the image carries the shim and the sidecar of this very
 version, so that its pod may be a single container; an archive appears whole or not at all; without a tag it gets one
-that is made of all that goes into it, by which an unchanged image is found again. Called by the command line.
+that is made of all that goes into it, by which an unchanged image is found again. Called by the command line, and by
+`image_builder.py`, which plays it itself.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def build(
     with tempfile.TemporaryDirectory() as folder:
         values, job = Path(folder, "values.yml"), Path(folder, "job.json")
         job.write_text(record, encoding="utf-8")
-        values.write_text(_values(image, new, job if record else None, unchanged), encoding="utf-8")
+        given = variables(image, new, job if record else None, unchanged)
+        values.write_text(as_text(given), encoding="utf-8")
         command = [ansible, "--inventory", "localhost,", "--extra-vars", f"@{values}", str(playbook)]
         environment = {**os.environ, **(coordinator or {}), **_settings(path)}
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
@@ -141,10 +143,13 @@ def package_list(image: Image) -> str:
     return written + "".join(f"{line}\n" for line in image.packages)
 
 
-def _values(image: Image, archive: Path | None, record: Path | None = None, unchanged: bool = False) -> str:
+def variables(
+    image: Image, archive: Path | None = None, record: Path | None = None, unchanged: bool = False
+) -> dict[str, str]:
+    """Return the values that playbooks/containerize.yml takes. Parameters as of `build`."""
     if any("\0" in str(value) or "\n" in str(value) for value in (image.name, image.base, image.dataset)):
         raise Rejected("An image's name, base and dataset are one line each.")
-    values = {
+    return {
         "image": image.name,
         "base": image.base,
         "names_dataset": _names_dataset(image.dataset),
@@ -160,7 +165,6 @@ def _values(image: Image, archive: Path | None, record: Path | None = None, unch
         "hooks": str(HOOKS),
         "sidecar_packages": " ".join(_packages()),
     }
-    return as_text(values)
 
 
 def _names_dataset(dataset: str | None) -> str:

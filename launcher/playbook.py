@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import Fatal, Transient
-from coordinator.model.last_words import COLOUR, last_words, quoted
+from coordinator.model.last_words import COLOUR, last_lines, last_words, quoted
 from launcher import playbook_leftovers, warm_client
 
 NOT_INSTALLED = (
@@ -65,9 +65,11 @@ def run(
     timeout_s: float,
     cancelled: Callable[[], bool] = lambda: False,
     inherit: tuple[str, ...] = (),
+    lines: int = 1,
 ) -> None:
     """Run `playbook` on this machine; return when it succeeded. `inherit`: more variables of our environment for it.
 
+    `lines`: how many of the last lines of a failed task's program the error quotes.
     Works in `folder`/ansible-<playbook>, which is removed unless the playbook failed. `Transient` when
     a task failed, time ran out or `cancelled()` became true, `Fatal` when it cannot run at all; the error says
     why, to stand after a colon.
@@ -91,7 +93,7 @@ def run(
             playbook_leftovers.end(private)
         if outcome is not None and outcome.runner.timed_out and time.monotonic() - began < timeout_s:
             outcome = None  # ansible-runner counts by the wall clock, too: that was set forward
-    outcome.judge(timeout_s)
+    outcome.judge(timeout_s, lines)
     shutil.rmtree(private, ignore_errors=True)
 
 
@@ -101,14 +103,14 @@ class _Outcome:
     def __init__(self, run: tuple[Any, list[Mapping[str, Any]]]) -> None:
         self.runner, self.failed = run
 
-    def judge(self, timeout_s: float) -> None:
+    def judge(self, timeout_s: float, lines: int) -> None:
         """Return if the run succeeded, else raise an error with the reason."""
         if self.runner.canceled:
             raise Transient("its playbook was stopped")
         if self.runner.timed_out:
             raise Transient(f"its playbook took longer than {timeout_s:g} s and was stopped")
         if self.failed:
-            task, said = self.failed[0].get("task", "?"), _message(self.failed[0].get("res") or {})
+            task, said = self.failed[0].get("task", "?"), _message(self.failed[0].get("res") or {}, lines)
             raise Transient(f"task '{task}' failed: {said}")
         if self.runner.rc == warm_client.LOST:
             raise Transient("the process that runs playbooks has ended: see the log")
@@ -279,11 +281,12 @@ def _runner(
     return runner, failed
 
 
-def _message(result: Mapping[str, Any]) -> str:
+def _message(result: Mapping[str, Any], lines: int = 1) -> str:
     """Return the failed task's message: the program's own where there is one, else Ansible's."""
     for field in ("stderr", "stdout", "module_stderr", "msg"):
-        if said := last_words(str(result.get(field) or "")):
-            return _one_line(said)
+        output = str(result.get(field) or "")
+        if said := last_words(output):
+            return _one_line(said) if lines == 1 else last_lines(output, lines)
     return "no reason was given"
 
 

@@ -12,6 +12,7 @@ from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
 from launcher.admission.inject import PodSettings
 from launcher.cluster.config import LauncherSettings
+from launcher.image_builder import BuilderSettings
 from reference_pages.markdown import field_docs, table
 from reshape.cli.main import cli
 
@@ -64,6 +65,8 @@ def page() -> str:
             + _of(LauncherSettings, {"RESHAPE_STORE", "RESHAPE_KEYS", "RESHAPE_TERM_S"})
             + _of(PodSettings, set(_names(Config)) | {"RESHAPE_PULL_POLICY", "RESHAPE_GPU_MEMORY"}, head=False)
             + "| `RESHAPE_IMAGE_PULL_POLICY` | `IfNotPresent` | Of the containers that are added to pods |\n",
+            "## The builder of images\n`reshape builder`, which reads RESHAPE_STORE, too.\n\n"
+            + _of(BuilderSettings, {"RESHAPE_STORE", "RESHAPE_IMAGE_REPOSITORY", "RESHAPE_RETRY_S", "RESHAPE_TERM_S"}),
             "## Options of commands\nAn option that is written wins.\n\n"
             + table(("Variable", "Instead of"), _options()),
             "## Others\n" + table(("Variable", "Meaning"), _rows(OTHERS)),

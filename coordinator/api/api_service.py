@@ -118,7 +118,7 @@ class ApiService(PageReads):
     def submit(self, doc: View, dry_run: bool = False) -> View:
         """Check a job document and insert it, as a writer with access to the store could. `dry_run`: only check."""
         doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
-        found = intake.problems(doc)
+        found = intake.problems(doc, self._loop.builds_images)
         if not found and (why := self._loop.unknown_type(doc)):
             found = [why]
         if found:

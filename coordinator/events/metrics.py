@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
+from coordinator.model.schema import image_fields
 from coordinator.telemetry.node_load import NodeLoad
 
 TIMES = (1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400, 604_800)  # seconds, for waits and whole jobs
@@ -17,7 +18,7 @@ ERRORS = (-0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2, 5)  # shares of wha
 GAPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 
 
-REASONS = ("held", "suspended", "dependencies", "pod", "resources")
+REASONS = ("held", "suspended", "dependencies", "image", "pod", "resources")
 """Of waiting jobs: it did not start again; an operator suspended it; others must complete first; its pod is held back;
 GPUs or cores."""
 
@@ -64,7 +65,7 @@ class Metrics:
         )
         self._pending = Gauge(
             "reshape_pending_jobs",
-            "Waiting jobs by what they wait for: held, suspended, dependencies, pod, resources",
+            "Waiting jobs by what they wait for: held, suspended, dependencies, image, pod, resources",
             ["reason"],
             registry=registry,
         )
@@ -160,4 +161,6 @@ def _reason(job: JobRecord) -> str:
         return "suspended"
     if job.doc.get("depends_on") and not job.doc.get("depends_met"):
         return "dependencies"
+    if image_fields.is_wanted(job.doc):
+        return "image"
     return "pod" if job.doc.get("held_back") else "resources"

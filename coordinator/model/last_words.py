@@ -1,4 +1,4 @@
-"""Chooses what of a program's output a sentence quotes: the last line that says something, cut to be read. Pure."""
+"""Chooses what of a program's output a sentence quotes: the last line or lines that say something, cut to be read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def last_words(output: str) -> str:
     lines = [line for line in lines if line]
     with_words = [line for line in lines if WORD.search(line)]
     return (with_words or lines or [""])[-1]
+
+
+def last_lines(output: str, most: int) -> str:
+    """Return the last `most` lines with a word in them, each cut to be read, with bars between them."""
+    lines = [quoted(line) for line in COLOUR.sub("", output).splitlines() if WORD.search(line)]
+    return " | ".join(lines[-most:])
 
 
 def quoted(text: str, most: int = QUOTED) -> str:

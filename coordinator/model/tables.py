@@ -28,7 +28,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
     "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
-    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark",
+    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark", "image_build",
     "timed_out", "told",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too

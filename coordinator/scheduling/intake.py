@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from coordinator.model import fields, grace, pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import SHARED, JobRecord, number, show, whole
-from coordinator.model.schema import dataset_fields
+from coordinator.model.schema import dataset_fields, image_fields
 from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS, OWNER
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
@@ -51,11 +51,15 @@ TEXTS: tuple[JobField, ...] = (
 )
 
 
-def problems(doc: JobRow) -> list[str]:
-    """Return the reasons to refuse this document, as sentences; empty if it can be accepted."""
+def problems(doc: JobRow, builds_images: bool = False) -> list[str]:
+    """Return the reasons to refuse this document, as sentences; empty if it can be accepted.
+
+    `builds_images`: whether an image is built for a document with a base and without an image.
+    """
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
-    others += [*dataset_fields.problems(doc), *_image(doc), *_notify(doc), *_owner(doc)]
+    others += [*dataset_fields.problems(doc), *_packages(doc), *image_fields.problems(doc, builds_images)]
+    others += [*_notify(doc), *_owner(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
     odd = None if found else pod_fields.storage_problem({k: v for k, v in plain(doc).items() if k != "pod"})
     return [odd] if odd else found
@@ -197,18 +201,13 @@ def _texts(doc: JobRow) -> Iterator[str]:
         yield "env: a variable's name is letters, digits and underscores, and begins with no digit"
 
 
-def _image(doc: JobRow) -> Iterator[str]:
+def _packages(doc: JobRow) -> Iterator[str]:
     packages = doc.get("requirements")
     lines = [packages] if isinstance(packages, str) else packages
     if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
         yield from (p for line in lines[:MAX_PARTS] for p in _text("requirements", line))
     elif packages is not None:
         yield f'requirements must be the path of a file or a list of packages such as ["numpy"], not {show(packages)}'
-    if doc.get("base") is not None and doc.get("image") is None:
-        yield (
-            "it has a base, but no image was built on that: `reshape containerize --submit FILE --push` builds that "
-            "and submits it to a cluster; on one machine leave base and requirements out"
-        )
 
 
 def _owner(doc: JobRow) -> Iterator[str]:

@@ -50,6 +50,7 @@ from coordinator.scheduling.decision_records import CycleResult, DecisionBasis, 
 from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
+from coordinator.scheduling.image_builds import ImageBuilds
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.scheduling.unlisted_gpus import UnlistedGpus
@@ -96,6 +97,7 @@ class DecisionLoop:
         self._last_cycle: CycleResult | None = None  # None before the first cycle
         self.reasons = WaitingReasons(settings)
         self._dependencies = DependencyController(cache, clock, record)
+        self._image_builds = ImageBuilds(cache, clock, config, record)
         self._slamls = SlamlController(cache, clock, settings)
         self._queued = Picked(lambda job: job.state == s.SUBMITTED)
         self._due = Picked(lambda job: job.doc.get("sla") is not None and job.doc.get("missed_ts") is None)
@@ -117,7 +119,7 @@ class DecisionLoop:
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())
         self._record_progress()
-        waiting = self._dependencies.sync(read)
+        waiting = [*self._dependencies.sync(read), *self._image_builds.sync()]
         seen: Mapping[str, JobRecord] = self.cache.jobs()
         self._drop_memory_except(seen)
         self._news |= self.telemetry.follow(seen)
@@ -186,7 +188,7 @@ class DecisionLoop:
         for job in sorted(new, key=lambda j: str(j.key)):
             if (str(job.key), job.uid) in ours:  # somebody has emptied `closed` of a job that was let in
                 continue
-            found = intake.problems(job.doc)
+            found = intake.problems(job.doc, self.builds_images)
             if job.id in taken or (not found and self._name_in_use(job)):
                 found = [intake.name_taken(job.raw_id)]
             if not found and (why := self._inadmissible(job)):
@@ -219,6 +221,11 @@ class DecisionLoop:
             return intake.NO_PODS if not self.config.many_pods else "" if lasting else intake.GANG_LOSES
         loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
         return intake.LOSES if loses else ""
+
+    @property
+    def builds_images(self) -> bool:
+        """Whether `reshape builder` builds the images of records. Not on one machine, where no image is used."""
+        return bool(self.config.image_repository) and self.config.many_pods
 
     def unknown_type(self, doc: JobRow) -> str:
         """Return why its GPU type is unknown; empty if it is known, or before profiles were read."""

@@ -25,6 +25,7 @@ from coordinator.model.progress import (
     state_of,
 )
 from coordinator.model.records import JobRecord, Moment, number
+from coordinator.model.schema import image_fields
 from coordinator.scheduling import dependencies
 from coordinator.telemetry.changed_jobs import changed
 
@@ -175,7 +176,8 @@ def _kept(
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
     """The job with the fields that its document alone decides; it needs those of `_observed`."""
     held = _held(job)
-    suspended = job.suspended and not dependencies.is_waiting(job)  # one that waits for others says so, not this
+    # One that waits for other jobs or its image says so, not this.
+    suspended = job.suspended and not dependencies.is_waiting(job) and not image_fields.is_wanted(job.doc)
     stays = not (basis.checkpoints_last or job.doc.get("checkpoint_claim"))
     beside = pod_fields.requested_beside(job.doc) if basis.in_pods and job.uses_cpu else pod_fields.SidecarRequests()
     target = requirements.target(job.doc)
@@ -352,5 +354,6 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
 
 
 def is_held(job: JobRecord) -> bool:
-    """True if something else than the scheduler keeps a waiting job from starting: an operator, Volcano, other jobs."""
-    return bool(job.doc.get("held_back")) or dependencies.is_waiting(job) or job.suspended
+    """True if something else than the scheduler keeps a waiting job from starting, such as Volcano or its image."""
+    waits = dependencies.is_waiting(job) or image_fields.is_wanted(job.doc)
+    return bool(job.doc.get("held_back")) or waits or job.suspended

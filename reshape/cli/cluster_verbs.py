@@ -112,6 +112,23 @@ def launcher() -> int:
 
 
 @click.command()
+def builder() -> int:
+    """Build the images of records that have a base and no image, and push them; needs buildah.
+
+    Configured by the variables RESHAPE_STORE, RESHAPE_IMAGE_REPOSITORY and RESHAPE_IMAGE_CODE.
+    """
+    from reshape import foreign
+
+    foreign.check()
+    from launcher.image_builder import run
+    from reshape import shipped
+    from reshape.services import process_log
+
+    process_log.begin()
+    return run(os.environ, shipped.folder("playbooks"))
+
+
+@click.command()
 @click.option(
     "--mongodb",
     metavar="HOST:PORT",

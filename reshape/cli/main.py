@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, suspend, undrain
-from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
+from reshape.cli.cluster_verbs import agent, builder, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
 from reshape.cli.simulation.record_verb import record
@@ -332,6 +332,7 @@ cli.add_command(simulate)
 cli.add_command(paper)
 cli.add_command(coordinator)
 cli.add_command(launcher)
+cli.add_command(builder)
 cli.add_command(agent)
 cli.add_command(setup)
 cli.add_command(doctor)
@@ -369,7 +370,7 @@ cli.sections = {
         "profile",
     ),
     "This machine": ("up", "down", "doctor", "store", "demo", "completion"),
-    "A cluster": ("setup", "containerize", "coordinator", "launcher", "agent"),
+    "A cluster": ("setup", "containerize", "coordinator", "launcher", "builder", "agent"),
     "Science": ("simulate", "paper", "record"),
 }
 

@@ -1,11 +1,13 @@
 """One file with base, code, packages and data set becomes an image and its job, in one command; unchanged ones do not.
 
-By the real buildah, which pushes to a registry on a real socket; the job goes to a coordinator behind the real API.
+By the real buildah, which pushes to a registry on a real socket; the job goes to a coordinator behind the real API. A
+record that is inserted gets its image by the builder.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.adapters.clock import SystemClock
 from coordinator.scheduling.intake import problems
+from coordinator.stores.elector import Elector, Holder
+from launcher import image_builder
+from reshape import shipped
 from tests.cluster import built_images
 from tests.cluster.built_images import ROOT, buildah
 from tests.fakes.coordinator_api import TOKEN, Live, serve
 from tests.fakes.image_registry import ImageRegistry, registry
+from tests.fakes.store import MemoryStore
 
 
 @pytest.fixture
@@ -81,3 +88,36 @@ def test_one_file_becomes_an_image_and_its_job_and_what_has_not_changed_is_used_
     finally:
         buildah("rm", container)
         buildah("rmi", "--force", changed, f"{first}-kept")
+
+
+def test_an_inserted_record_gets_its_image_and_one_that_cannot_be_built_the_words_of_pip(
+    tmp_path: Path, kept: ImageRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, code, work = built_images.name_of("base"), tmp_path / "code", tmp_path / "work"
+    built_images.have(base, built_images.archive("base"))
+    built_images.wheels("numpy")
+    for name in ("BUILDAH_ISOLATION", "CONTAINERS_STORAGE_CONF"):
+        monkeypatch.setenv(name, built_images.storage()[name])
+    (code / "home").mkdir(parents=True)
+    work.mkdir()
+    (code / "home" / "train.py").write_text(f"import numpy\nprint('step=1 total=1')  # {tmp_path}\n")
+    store, clock = MemoryStore(), SystemClock()
+    settings = image_builder.BuilderSettings(
+        "mongodb://none/none", f"{kept.host}/me/trainings", str(code), str(built_images.wheels(".", "gpu"))
+    )
+    elector = Elector(store, clock, settings.term_s, Holder.of_process(os.getpid()), image_builder.TERM)
+    accepted = {"uid": "u", "closed": False, "state": "submitted", "base": base, "code": "home"}
+    for job, packages in (("first", "numpy"), ("second", "numpy"), ("third", "no-such-package-at-all")):
+        store.insert("jobs", {"_id": job, "job_id": job, **accepted, "requirements": [packages]})
+    image_builder.ImageBuilder(store, clock, elector, settings, shipped.folder("playbooks"), work).turn()
+    first, second, third = (store.get("jobs", job) or {} for job in ("first", "second", "third"))
+    image = first.get("image")
+    assert image and second["image"] == image, first.get("image_build")
+    assert [path for path in kept.uploaded if "/manifests/" in path] == [f"/v2/me/trainings/manifests/{image[-16:]}"]
+    container = buildah("from", f"docker://{image}")
+    try:
+        assert "step=1" in buildah("run", container, "--", "python", "train.py")
+    finally:
+        buildah("rm", container)
+        buildah("rmi", "--force", image)
+    assert third.get("image") is None and "no-such-package-at-all" in third["image_build"]["why"]

@@ -31,7 +31,7 @@ NAME = re.compile(r"\b(?:reshape|process)_\w+")
 SUFFIXES = ("", "_bucket", "_sum", "_count")
 LABELS = {
     "state": {*s.JOB_STATES, *s.GPU_STATES, *launcher_metrics.STATES},
-    "reason": {"held", "suspended", "dependencies", "pod", "resources"},
+    "reason": {"held", "suspended", "dependencies", "image", "pod", "resources"},
     "namespace": {"reshape-system"},
     "outcome": {"done", "failed", "cancelled", "injected", "unchanged", "refused", "unknown"},
 }

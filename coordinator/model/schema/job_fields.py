@@ -83,10 +83,11 @@ WHAT_RUNS = (
           "Environment variables of the training.", {"LEARNING_RATE": "0.1"}),
     Field("image", text(), "that of the container in `pod`", "The image of its container, on a cluster.",
           "python:3.11-slim"),
-    Field("base", text(), NOTHING, "The image that `reshape containerize` builds its `image` on; afterwards a note of "
-          "what is in that, as `requirements` is.", "python:3.11-slim"),
+    Field("base", text(), NOTHING, "The image that its `image` is built on, by `reshape containerize` or, where it "
+          "has none, by `reshape builder`; afterwards a note of what is in that, as `requirements` is.",
+          "python:3.11-slim"),
     Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
-          "lines as pip takes them, or, for `reshape containerize`, the path of a file with such.", ["numpy==2.1.0"]),
+          "lines as pip takes them, or, where that is built, the path of a file with such.", ["numpy==2.1.0"]),
     Field("owner", text(OWNER.pattern), "over HTTP whom the client names", "Whose job it is: a note for people, which "
           "nobody proves. `reshape` and the Python client name the user that they run as.", "ada"),
     Field("notify", text(WEBHOOK.pattern), NOTHING, "The webhook, http or https, that is told of its end and a missed "

@@ -11,6 +11,7 @@ import yaml
 from coordinator.errors import Fatal, Rejected
 from launcher import containerize
 from launcher.containerize import Image
+from launcher.playbook import as_text
 
 
 def fake(folder: Path, name: str, script: str) -> None:
@@ -37,7 +38,9 @@ def test_values_are_text_and_never_templates(tmp_path: Path) -> None:
 
     seen = []
     Loader.add_constructor("!unsafe", lambda loader, node: seen.append(loader.construct_mapping(node)) or seen[0])
-    text = containerize._values(image(tmp_path, dataset="{{ lookup('pipe', 'id') }}"), tmp_path / "a.tar.new")
+    text = as_text(
+        containerize.variables(image(tmp_path, dataset="{{ lookup('pipe', 'id') }}"), tmp_path / "a.tar.new")
+    )
     values = yaml.load(text, Loader)
     assert values["names_dataset"] == "ENV RESHAPE_DATASET=\"{{ lookup('pipe', 'id') }}\"\n"
     assert seen == [values]
@@ -48,7 +51,7 @@ def test_values_are_text_and_never_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["name", "base", "dataset"])
 def test_a_value_of_two_lines_is_refused(tmp_path: Path, field: str) -> None:
     with pytest.raises(Rejected, match="one line each"):
-        containerize._values(image(tmp_path, **{field: "a\nb"}), None)
+        containerize.variables(image(tmp_path, **{field: "a\nb"}))
 
 
 def test_a_tag_changes_with_all_that_goes_into_an_image_and_with_nothing_else(tmp_path: Path) -> None:
