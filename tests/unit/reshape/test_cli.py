@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import json
 import re
@@ -84,7 +85,7 @@ def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monke
     del got["env"]
     assert got == {
         "command": ["sh", "train.sh", "--epochs", "3"], "optional_num_gpus": [1, 2, 4], "job_type": "digits",
-        "iterations": 100, "job_id": "a", "code": str(tmp_path),
+        "iterations": 100, "job_id": "a", "code": str(tmp_path), "owner": getpass.getuser(),
     }  # fmt: skip
 
 
@@ -162,7 +163,8 @@ def test_jobs_are_listed_as_a_table_and_as_json(reshape: Run, live: Live) -> Non
     }
     table = reshape("jobs").out.splitlines()
     assert table[0].split() == [
-        "JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "REASON",
+        "JOB", "OWNER", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE",
+        "REASON",
     ]  # fmt: skip
     assert table[1].split("  ")[0] == "a"
     for cell in ("running", "2/2", "local", "25/100 (25 %)", "in 75s", "waits for GPUs"):
