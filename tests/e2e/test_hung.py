@@ -47,8 +47,9 @@ def test_a_training_that_makes_no_step_has_no_expected_end_and_is_not_stopped_fo
 
 def test_a_training_that_does_nothing_after_it_was_asked_to_stop_is_told_and_waited_for(tmp_path: Path) -> None:
     with running(tmp_path / "s", "1xV100", RESHAPE_NO_STEP_S="3") as up:
-        up.client.submit(digits("one", 150, [1]))
+        up.client.submit(digits("one", 400, [1]))
         up.until("one", "running")
+        wait_for(lambda: up.steps("one"), what="it makes steps, and so has said that it saves")
         trainer = wait_for(lambda: up.job("one").get("trainer_pid"), what="its process is known")
         os.kill(trainer, signal.SIGSTOP)
         up.client.suspend("one")
@@ -69,7 +70,7 @@ def test_a_training_that_does_nothing_after_it_was_asked_to_stop_is_told_and_wai
         assert not up.job("one")["stalled"]
         up.client.resume("one")
         up.until("one", "completed")
-        assert up.steps("one") == list(range(1, 151)), "no step was lost or done twice"
+        assert up.steps("one") == list(range(1, 401)), "no step was lost or done twice"
 
 
 @pytest.mark.parametrize("frozen", ["sidecar_pid", "shim_pid"])
