@@ -650,11 +650,18 @@ class Packing:
 
 
 def copies(values: Mapping[Any, Any]) -> dict[Any, Packed]:
-    """Return copies of what is small in a dictionary, AS_IT_IS for all else."""
+    """Return copies of what is small in a dictionary, AS_IT_IS for all else.
+
+    A view of another array in it is copied with that, so that it stays one, or not at all.
+    """
     found = {}
+    bases = {id(value) for value in values.values() if _is_array(value)}
     for key, value in values.items():
         try:
-            found[key] = AS_IT_IS if _jax_bytes(value) > MOST_BYTES else pack(value, Packing(set()))
+            base = _base_of(value)
+            of_large = base is not None and id(base) in bases and _bytes_of(base) > MOST_BYTES
+            is_large = of_large or _jax_bytes(value) > MOST_BYTES
+            found[key] = AS_IT_IS if is_large else pack(value, Packing(set(), bases=bases))
         except Exception:  # it is too large, or an object of the script's own cannot be looked at
             found[key] = AS_IT_IS
     return found
@@ -670,13 +677,55 @@ def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
 def refill_in_place(values: dict[Any, Any], new: Mapping[Any, Any]) -> None:
     """Let a dictionary hold these; lists, arrays and the like in it stay the same objects, which variables may hold."""
     stay = {key: one for key, one in new.items() if _fits_into(one, values.get(key))}
+    linked = _tensors_of_shared_memory(stay, values)
+    stay = {key: one for key, one in stay.items() if key not in linked}
     flat = {key: Packed("array", one) for key, one in stay.items() if type(one).__name__ == "ndarray"}
     flat.update({key: Packed("tensor", one, "cpu") for key, one in stay.items() if _is_array(one) and key not in flat})
     packed = {**copies({key: one for key, one in stay.items() if key not in flat}), **flat}
     again = {key: unpack(one, values[key]) for key, one in packed.items() if _is_whole(one)}
+    again.update({key: values[key] for key, is_filled in linked.items() if is_filled})
     values.clear()
     values.update(new)
     values.update({key: one for key, one in again.items() if one is not MISSING})
+
+
+def _tensors_of_shared_memory(new: Mapping[Any, Any], there: Mapping[Any, Any]) -> dict[Any, bool]:
+    """Fill tensors of PyTorch that are views of one memory, where those that are there are the same views of one.
+
+    Return the keys of all that share memory, and which of them were filled: the others are to be taken as they are,
+    since what is there would be changed by way of another one.
+    """
+    tensors = [key for key, one in new.items() if type(one).__name__ == "Tensor" and _is_array(one)]
+    saved_groups = _groups_of_memory({key: new[key] for key in tensors})
+    present_groups = _groups_of_memory({key: there[key] for key in tensors})
+    found = {}
+    for key in tensors:
+        group = saved_groups[key]
+        if len(group) == 1 and len(present_groups[key]) == 1:
+            continue
+        found[key] = group == present_groups[key] and all(_place_of(new[one]) == _place_of(there[one]) for one in group)
+    for key in (key for key, is_alike in found.items() if is_alike):
+        there[key].detach().copy_(new[key].detach())
+    return found
+
+
+def _groups_of_memory(tensors: Mapping[Any, Any]) -> dict[Any, list[Any]]:
+    """Return by key the keys of all tensors in the same memory."""
+    memory = {key: _memory_of(one) for key, one in tensors.items()}
+    return {key: [other for other in memory if memory[other] == memory[key]] for key in memory}
+
+
+def _memory_of(tensor: Any) -> Any:
+    """Return what is alike of tensors in one memory; what is like no other's of one without, such as a sparse one."""
+    try:
+        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+        return storage.data_ptr() or id(tensor)
+    except Exception:
+        return id(tensor)
+
+
+def _place_of(tensor: Any) -> tuple[Any, ...]:
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def _fits_into(value: Any, there: Any) -> bool:
