@@ -60,11 +60,11 @@ def main() -> int:
     given = parser.parse_args()
     built = build(ROOT / "dist")
     for path in built:
-        say(f"built    {path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.2f} MB")
-    return 0 if given.build_only else tried(built)
+        print_line(f"built    {path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.2f} MB")
+    return 0 if given.build_only else try_all(built)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -82,12 +82,12 @@ def build(folder: Path) -> list[Path]:
     return found
 
 
-def tried(built: Sequence[Path]) -> int:
+def try_all(built: Sequence[Path]) -> int:
     """Try each wheel in each Python, each sdist in the newest; return 1 if one does not work."""
     pythons = {version: found for version in VERSIONS if (found := python_of(version))}
     for version in VERSIONS:
         if version not in pythons:
-            say(f"missing  Python {version} is not here, on PATH or in pyenv: not tried with it")
+            print_line(f"missing  Python {version} is not here, on PATH or in pyenv: not tried with it")
     if not pythons:
         return 1
     wrong = list[str]()
@@ -96,15 +96,15 @@ def tried(built: Sequence[Path]) -> int:
         for package in built:
             if package.suffix == ".whl" or version == newest:
                 faults = list(faults_of(package, python))
-                say(f"{'broken' if faults else 'works':<8} {package.name} with Python {version}")
+                print_line(f"{'broken' if faults else 'works':<8} {package.name} with Python {version}")
                 wrong += faults
-    return report(wrong)
+    return print_faults(wrong)
 
 
-def report(wrong: Sequence[str]) -> int:
+def print_faults(wrong: Sequence[str]) -> int:
     """Print what is wrong, whole; return the exit code."""
     for fault in wrong:
-        say(f"\n{fault}")
+        print_line(f"\n{fault}")
     return 1 if wrong else 0
 
 
@@ -112,12 +112,12 @@ def python_of(version: str) -> str | None:
     """Return the Python of that version that runs and has venv; None if there is none."""
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     for python in (*map(str, reversed(pyenv)), shutil.which(f"python{version}")):
-        if python and _output([python, "-c", "import venv, ensurepip, sys; print(sys.version)"]).startswith(version):
+        if python and _output_of([python, "-c", "import venv, ensurepip, sys; print(sys.version)"]).startswith(version):
             return python
     return None
 
 
-def _output(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 
@@ -130,19 +130,19 @@ def faults_of(package: Path, python: str) -> Iterator[str]:
         subprocess.run([python, "-m", "venv", str(here / "venv")], check=True)
         programs = here / "venv" / "bin"
         install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(package)]
-        installed = _ran([str(programs / "python"), *install], here)
+        installed = _run_as_stranger([str(programs / "python"), *install], here)
         if installed.returncode:
             yield f"{package.name} cannot be installed with {python}:\n{installed.stdout}{installed.stderr}"
             return
         for trial in TRIALS[name]:
-            done = _ran([str(programs / trial.words[0]), *trial.words[1:]], here)
+            done = _run_as_stranger([str(programs / trial.words[0]), *trial.words[1:]], here)
             said = done.stdout + done.stderr
             if done.returncode != trial.code or not re.search(trial.wanted, said):
                 wanted = f"exit code {trial.code} and {trial.wanted!r}"
                 yield f"{package.name} with {python}: {' '.join(trial.words)}: {done.returncode}, not {wanted}:\n{said}"
 
 
-def _ran(command: Sequence[str], here: Path) -> subprocess.CompletedProcess[str]:
+def _run_as_stranger(command: Sequence[str], here: Path) -> subprocess.CompletedProcess[str]:
     """Run a command as a stranger: in a folder and with a home of its own, without variables that name our packages."""
     kept = {name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_", "LANG", "HTTP", "http"))}
     env = {**kept, "PATH": f"{here / 'venv' / 'bin'}:/usr/bin:/bin", "HOME": str(here), "COLUMNS": "80"}

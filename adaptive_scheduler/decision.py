@@ -66,7 +66,7 @@ class Start:
 
     @property
     def victims(self) -> tuple[Victim, ...]:
-        """All jobs that give GPUs."""
+        """Return all jobs that give GPUs. Raises `BrokenDecision` for one without the count that it keeps."""
         if self.victim is None:
             return ()
         if self.victim_num_gpus is None:

@@ -37,9 +37,18 @@ LINES = 5  # of what a failed build said last
 CODE = "/code"  # where playbooks/training.Containerfile puts it
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".git")
 FOR_BUILDAH = (
-    "BUILDAH_ISOLATION", "CONTAINERS_CONF", "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "HTTPS_PROXY",
-    "HTTP_PROXY", "NO_PROXY", "REGISTRY_AUTH_FILE", "SSL_CERT_FILE", "STORAGE_DRIVER", "XDG_RUNTIME_DIR",
-)  # fmt: skip
+    "BUILDAH_ISOLATION",
+    "CONTAINERS_CONF",
+    "CONTAINERS_REGISTRIES_CONF",
+    "CONTAINERS_STORAGE_CONF",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "REGISTRY_AUTH_FILE",
+    "SSL_CERT_FILE",
+    "STORAGE_DRIVER",
+    "XDG_RUNTIME_DIR",
+)
 
 log = logging.getLogger(__name__)
 
@@ -198,8 +207,9 @@ class ImageBuilder:
         packages = row.get("requirements") or ()
         dataset = None if dataset_fields.address(row) else row.get("dataset")
         wheels = Path(self._settings.image_wheels) if self._settings.image_wheels else None
-        name, base = self._settings.image_repository, str(row["base"])
-        image = Image(name, base, copy, dataset=dataset, wheels=wheels, push=True)
+        image = Image(
+            self._settings.image_repository, str(row["base"]), copy, dataset=dataset, wheels=wheels, push=True
+        )
         if isinstance(packages, str):
             packages = containerize.package_list(replace(image, requirements=self._package_file(packages))).splitlines()
         image = replace(image, packages=tuple(packages))

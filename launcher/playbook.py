@@ -110,7 +110,8 @@ class _Outcome:
         if self.runner.timed_out:
             raise Transient(f"its playbook took longer than {timeout_s:g} s and was stopped")
         if self.failed:
-            task, said = self.failed[0].get("task", "?"), _message(self.failed[0].get("res") or {}, lines)
+            task = self.failed[0].get("task", "?")
+            said = _message(self.failed[0].get("res") or {}, lines)
             raise Transient(f"task '{task}' failed: {said}")
         if self.runner.rc == warm_client.LOST:
             raise Transient("the process that runs playbooks has ended: see the log")

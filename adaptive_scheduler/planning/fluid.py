@@ -188,7 +188,7 @@ class FluidPolicy:
         self.budget.spend(len(self.open_hosts))
         for host in self.open_hosts:
             free = self.free[host]
-            if free <= 0 or one.job.pinned not in (None, self.cluster.names[host]):
+            if free <= 0 or not self.cluster.may_be_on(job, host):
                 continue
             counts = one.counts[self.cluster.kinds[host]]
             share = max(1, self.cluster.gpus[host] // (len(self.on_host[host]) + waiting_per_host))
@@ -212,23 +212,21 @@ class FluidPolicy:
         one = self.jobs[job]
         best = None
         for host in self.open_hosts:
-            if one.job.pinned not in (None, self.cluster.names[host]):
+            if not self.cluster.may_be_on(job, host):
                 continue
             kind = self.cluster.kinds[host]
             self.budget.spend(len(self.on_host[host]))
             for victim in self.on_host[host]:
-                if self._must_not_change(victim) or (self.late_first and self.jobs[victim].late):
+                if not self._may_give(victim):
                     continue
                 has = self.num_gpus[victim]
                 keeps = _largest_within(self.jobs[victim].counts[kind], has - 1)
                 count = keeps and _largest_within(one.counts[kind], self.free[host] + has - keeps)
                 if not count:
                     continue
-                left_s = self._fraction_left_now(victim) * self.whole_s[victim]
-                if self.fraction_left[job] * one.seconds[kind][count] + one.start_s > left_s:
+                if self.fraction_left[job] * one.seconds[kind][count] + one.start_s > self._left_s(victim):
                     continue
-                kept_s = self._fraction_left_now(victim) * self.jobs[victim].seconds[kind][keeps]
-                loss_s = kept_s - left_s + self.jobs[victim].reshape_s
+                loss_s = self._loss_s(victim, keeps)
                 if best is None or (loss_s, victim) < best[:2]:
                     best = loss_s, victim, host, keeps, count
         if best is None:
@@ -242,10 +240,10 @@ class FluidPolicy:
         one = self.jobs[job]
         best = None
         for host in self.open_hosts:
-            if one.job.pinned not in (None, self.cluster.names[host]):
+            if not self.cluster.may_be_on(job, host):
                 continue
             counts = one.counts[self.cluster.kinds[host]]
-            if not counts or counts[0] > self.cluster.gpus[host]:
+            if counts[0] > self.cluster.gpus[host]:
                 continue
             ends_s = self.fraction_left[job] * one.seconds[self.cluster.kinds[host]][counts[0]] + one.start_s
             found = self._least_loss(host, counts[0] - self.free[host], ends_s)
@@ -269,15 +267,11 @@ class FluidPolicy:
             best = None
             self.budget.spend(len(self.on_host[host]))
             for victim in self.on_host[host]:
-                if self._must_not_change(victim) or (self.late_first and self.jobs[victim].late):
-                    continue
-                left_s = self._fraction_left_now(victim) * self.whole_s[victim]
                 lost_s, has = gifts.get(victim, (0.0, self.num_gpus[victim]))
                 keeps = _largest_within(self.jobs[victim].counts[kind], has - 1)
-                if not keeps or ends_s > left_s:
+                if not keeps or not self._may_give(victim) or ends_s > self._left_s(victim):
                     continue
-                kept_s = self._fraction_left_now(victim) * self.jobs[victim].seconds[kind][keeps]
-                loss_s = kept_s - left_s + self.jobs[victim].reshape_s
+                loss_s = self._loss_s(victim, keeps)
                 score = (loss_s - lost_s) / (has - keeps), victim
                 if best is None or score < best[0]:
                     best = score, victim, loss_s, keeps, has - keeps
@@ -293,6 +287,19 @@ class FluidPolicy:
                 missing += given
         total_s = sum(loss_s for loss_s, _ in gifts.values())
         return total_s, tuple(PlannedGift(victim, keeps) for victim, (_, keeps) in sorted(gifts.items()))
+
+    def _may_give(self, victim: int) -> bool:
+        return not self._must_not_change(victim) and not (self.late_first and self.jobs[victim].late)
+
+    def _left_s(self, job: int) -> float:
+        """Return the seconds that a running job still trains as it is placed now."""
+        return self._fraction_left_now(job) * self.whole_s[job]
+
+    def _loss_s(self, victim: int, keeps: int) -> float:
+        """Return the seconds by which a job ends later with fewer GPUs of its host."""
+        one = self.jobs[victim]
+        kept_s = self._fraction_left_now(victim) * one.seconds[self.cluster.kinds[self.host[victim]]][keeps]
+        return kept_s - self._left_s(victim) + one.reshape_s
 
     def _take_from_victims(self, change: PlannedChange) -> None:
         """Start the newcomer of `change` on its victims' GPUs and free ones."""

@@ -26,8 +26,10 @@ WEIGHT_EXPONENT = 0.5
 """Of the weights by which short jobs come first: 1 as heSRPT has them, 0 all alike."""
 HORIZON = 0.3
 """Of the median of the jobs' fastest runs; at least four standstills long."""
-LEAST_EXPONENT, LARGEST_EXPONENT = 0.3, 0.95
-"""Bounds of the exponent p with which speed grows with the GPU count, where heSRPT's weights can be computed."""
+LEAST_EXPONENT = 0.3
+"""Lower bound of the exponent p with which speed grows with the GPU count, where heSRPT's weights can be computed."""
+LARGEST_EXPONENT = 0.95
+"""Upper bound of it."""
 
 
 class Share(NamedTuple):
@@ -38,7 +40,7 @@ class Share(NamedTuple):
 
 
 class NodePlan(NamedTuple):
-    """What a node gives to whom, and how much more that is worth than what it gives now."""
+    """One use of a node's GPUs, and how much more it is worth than the present one."""
 
     gain: float
     shares: tuple[Share, ...]
@@ -46,15 +48,15 @@ class NodePlan(NamedTuple):
 
 def knapsack_plan(cluster: PlannedCluster, may_start: Collection[int], budget: Budget) -> list[PlannedChange]:
     """Return the changes of the nodes with the largest gain first; each job has a part in one of them only."""
-    return _Knapsack(cluster, may_start, budget).plan() if cluster.jobs else []
+    return _KnapsackSearch(cluster, may_start, budget).propose_changes() if cluster.jobs else []
 
 
-class _Knapsack:
+class _KnapsackSearch:
     def __init__(self, cluster: PlannedCluster, may_start: Collection[int], budget: Budget) -> None:
         self.cluster = cluster
         self.jobs = cluster.jobs
         self.budget = budget
-        self.weights = _weights(self.jobs)
+        self.weights = _weigh_jobs(self.jobs)
         standstill_s = max((one.reshape_s for one in self.jobs), default=0.0)
         median_s = statistics.median(one.fastest_s for one in self.jobs)
         self.horizon_s = max(4 * standstill_s, HORIZON * median_s)
@@ -70,9 +72,9 @@ class _Knapsack:
         for job in changeable:
             self.on_host[self.jobs[job].host].append(job)
 
-    def plan(self) -> list[PlannedChange]:
+    def propose_changes(self) -> list[PlannedChange]:
         changes = list[PlannedChange]()
-        plans = {host: self._fill(host) for host, is_open in enumerate(self.cluster.is_open) if is_open}
+        plans = {host: self._fill_node(host) for host, is_open in enumerate(self.cluster.is_open) if is_open}
         while True:
             useful = [(plan.gain, -host) for host, plan in plans.items() if plan is not None]
             if not useful:
@@ -82,36 +84,38 @@ class _Knapsack:
             assert chosen is not None
             given = {share.job for share in chosen.shares}
             self.used |= given
-            changes += self._changes(host, chosen.shares)
+            changes += self._changes_for_shares(host, chosen.shares)
             for other, plan in plans.items():
                 if plan is not None and any(share.job in given for share in plan.shares):
-                    plans[other] = self._fill(other)
+                    plans[other] = self._fill_node(other)
 
-    def _fill(self, host: int) -> NodePlan | None:
+    def _fill_node(self, host: int) -> NodePlan | None:
         """Return the best use of the node's GPUs; None if that is the present one."""
         mine = [job for job in self.on_host[host] if job not in self.used]
-        newcomers = [job for job in self.waiting if job not in self.used and self._may_come(job, host)][:WAITING]
+        newcomers = [job for job in self.waiting if self._may_still_come(job, host)][:WAITING]
         idle = self.cluster.idle[host]
         if not newcomers and not idle:
             return None
-        others = newcomers or (self._movers(host) if self.cluster.moves else [])
+        others = newcomers or (self._jobs_to_move(host) if self.cluster.moves else [])
         size = idle + sum(self.jobs[job].num_gpus for job in mine)
         kind = self.cluster.kinds[host]
         # By GPUs used: the largest worth, and who gets how many for it.
         best: list[tuple[float, tuple[Share, ...]] | None] = [(0.0, ())] * (size + 1)
         for job in mine:
             counts = {*self.jobs[job].counts[kind], self.jobs[job].num_gpus}
-            options = [(count, self._worth(job, host, count)) for count in sorted(counts)]
+            options = [(count, self._worth_of_share(job, host, count)) for count in sorted(counts)]
             best = self._with_job(best, job, options, is_needed=True)
         for job in others:
-            here = 0.0 if self.jobs[job].waits else self._worth(job, self.jobs[job].host, self.jobs[job].num_gpus)
-            options = [(count, self._worth(job, host, count) - here) for count in self.jobs[job].counts[kind]]
+            here = (
+                0.0 if self.jobs[job].waits else self._worth_of_share(job, self.jobs[job].host, self.jobs[job].num_gpus)
+            )
+            options = [(count, self._worth_of_share(job, host, count) - here) for count in self.jobs[job].counts[kind]]
             best = self._with_job(best, job, [option for option in options if option[1] > 0], is_needed=False)
         found = best[size]
         if found is None:
             return None
         worth, shares = found
-        gain = worth - sum(self._worth(job, host, self.jobs[job].num_gpus) for job in mine)
+        gain = worth - sum(self._worth_of_share(job, host, self.jobs[job].num_gpus) for job in mine)
         changed = tuple(
             share
             for share in shares
@@ -138,16 +142,15 @@ class _Knapsack:
             later.append(found)
         return later
 
-    def _may_come(self, job: int, host: int) -> bool:
-        one = self.jobs[job]
-        return one.job.pinned in (None, self.cluster.names[host]) and bool(one.counts[self.cluster.kinds[host]])
+    def _may_still_come(self, job: int, host: int) -> bool:
+        return job not in self.used and self.cluster.may_be_on(job, host)
 
-    def _movers(self, host: int) -> list[int]:
+    def _jobs_to_move(self, host: int) -> list[int]:
         elsewhere = (job for other, jobs in enumerate(self.on_host) if other != host for job in jobs)
         may_move = [job for job in elsewhere if job not in self.used and self.jobs[job].job.pinned is None]
         return may_move[:MOVERS]
 
-    def _worth(self, job: int, host: int, count: int) -> float:
+    def _worth_of_share(self, job: int, host: int, count: int) -> float:
         """Return the work that the job does with so many GPUs there within the horizon, weighted, of its whole work."""
         one = self.jobs[job]
         present = host == one.host and count == one.num_gpus
@@ -160,7 +163,7 @@ class _Knapsack:
             trains_s -= one.standstill_s(host)
         return weight * one.size_gpu_s / whole_s * trains_s
 
-    def _changes(self, host: int, shares: tuple[Share, ...]) -> list[PlannedChange]:
+    def _changes_for_shares(self, host: int, shares: tuple[Share, ...]) -> list[PlannedChange]:
         """Return the operations that give the shares: newcomers first, the largest count first; then growth and moves.
 
         A victim gives to one newcomer. Shares that neither idle GPUs nor gifts suffice for are left out, and so are
@@ -202,7 +205,7 @@ class _Knapsack:
         return tuple(taken) if missing <= 0 else None
 
 
-def _weights(jobs: tuple[PlannedJob, ...]) -> list[float]:
+def _weigh_jobs(jobs: tuple[PlannedJob, ...]) -> list[float]:
     """Return by job a weight of at most 1: larger for less work (heSRPT, Berg et al. 2020), with a softened exponent.
 
     Optimal for the mean completion time if all jobs' speed grows with count^p; p is the mean of what is known here.

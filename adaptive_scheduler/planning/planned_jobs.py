@@ -76,6 +76,11 @@ class PlannedCluster:
     jobs: tuple[PlannedJob, ...]
     moves: bool  # whether jobs may move to another node
 
+    def may_be_on(self, job: int, host: int) -> bool:
+        """Return whether the job is pinned to no other node, and has a count with a known speed there."""
+        one = self.jobs[job]
+        return one.job.pinned in (None, self.names[host]) and bool(one.counts[self.kinds[host]])
+
 
 def read_cluster(snapshot: ClusterSnapshot, now: float, moves: bool) -> PlannedCluster | None:
     """Return the cluster as the planner sees it. None if a job has no known speed: it has to be measured first."""

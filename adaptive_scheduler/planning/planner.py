@@ -190,11 +190,8 @@ def _operation_of(
         victims = _victims_of(cluster, change)
         taken = "".join(f", and {victim.job} keeps {victim.num_gpus}" for victim in victims)
         explanation = _explain_change(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
-        start = Start(name, node, change.num_gpus, explanation)
-        if not victims:
-            return start
-        first = victims[0]
-        return replace(start, victim=first.job, victim_num_gpus=first.num_gpus, more_victims=tuple(victims[1:]))
+        first, keeps = (victims[0].job, victims[0].num_gpus) if victims else (None, None)
+        return Start(name, node, change.num_gpus, explanation, first, keeps, more_victims=victims[1:])
     if change.host == one.host:
         explanation = _explain_change(cluster, change, f"{name} gets {count} of {node}", best, plans)
         return Reshape(name, node, change.num_gpus, explanation)
@@ -231,12 +228,12 @@ def _candidate_of(cluster: PlannedCluster, change: PlannedChange, plan: Plan, re
         victim=victims[0].job if victims else None,
         victim_num_gpus=victims[0].num_gpus if victims else None,
         rejected=rejected,
-        more_victims=tuple(victims[1:]),
+        more_victims=victims[1:],
     )
 
 
-def _victims_of(cluster: PlannedCluster, change: PlannedChange) -> list[Victim]:
-    return [Victim(cluster.jobs[gift.victim].job.id, gift.keeps) for gift in change.gifts]
+def _victims_of(cluster: PlannedCluster, change: PlannedChange) -> tuple[Victim, ...]:
+    return tuple(Victim(cluster.jobs[gift.victim].job.id, gift.keeps) for gift in change.gifts)
 
 
 def _comparison(cluster: PlannedCluster, best: Plan, papers: Plan) -> str:

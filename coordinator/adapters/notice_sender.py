@@ -61,9 +61,12 @@ def _post(url: str, body: bytes) -> None:
 def _run(command: str, body: bytes) -> None:
     """Run it by the shell, with the JSON on its standard input; what it prints is not kept."""
     process = subprocess.Popen(
-        ["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ["sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         process.communicate(body, COMMAND_S)
     except subprocess.TimeoutExpired:

@@ -316,7 +316,8 @@ def _time(given: Any) -> str | None:
 
 def _time_limit(view: View) -> str | None:
     """Format the limit of its training time, and what of it is left to an open job."""
-    limit, left = _time(view.get("time_limit")), measured(view.get("time_left_s"), seconds)
+    limit = _time(view.get("time_limit"))
+    left = measured(view.get("time_left_s"), seconds)
     return f"{limit}, {left} of training left" if limit and left else limit
 
 

@@ -30,7 +30,9 @@ TRIES = 4
 PAUSE_S = 5.0  # before the second try; four times as long before each further one
 LOOK_S = 1.0  # between two looks what is due
 WRITES = 20  # of a row that keeps changing
-WAITS, TOLD, GIVEN_UP = "waits", "told", "given up"
+WAITS = "waits"
+TOLD = "told"
+GIVEN_UP = "given up"
 
 Send = Callable[[Recipient, dict[str, Any]], None]
 """Tells one recipient; `Transient` if it is worth another try, `Fatal` if not, with why and without a secret."""
@@ -54,8 +56,12 @@ class Notifier:
     def __init__(
         self, store: Store, cache: Cache, clock: Clock, config: Config, record: RecordEvent, send: Send
     ) -> None:
-        self._store, self._cache, self._clock, self._config = store, cache, clock, config
-        self._record, self._send = record, send
+        self._store = store
+        self._cache = cache
+        self._clock = clock
+        self._config = config
+        self._record = record
+        self._send = send
         self._lock = threading.Lock()
         self._due: list[_Due] = []
         self._known: set[tuple[str, str, str]] = set()  # uid, kind and recipient of all that is due
@@ -63,43 +69,52 @@ class Notifier:
 
     def recipients(self, job: JobRecord) -> list[Recipient]:
         """Return who is told of this job."""
-        own, config = job.doc.get("notify"), self._config
-        found = [Recipient("job", str(own))] if config.notify_jobs and is_webhook(own) else []
-        found += [Recipient("all", config.notify)] if config.notify else []
-        return found + ([Recipient("command", config.notify_command)] if config.notify_command else [])
+        own = job.doc.get("notify")
+        found = list[Recipient]()
+        if self._config.notify_jobs and is_webhook(own):
+            found.append(Recipient("job", str(own)))
+        if self._config.notify:
+            found.append(Recipient("all", self._config.notify))
+        if self._config.notify_command:
+            found.append(Recipient("command", self._config.notify_command))
+        return found
 
     def heard(self, job: JobRecord, event: JobEvent) -> None:
         """Take an event of which somebody is to be told. An end is noted in the row before that is closed."""
         kind = notices.kind_of(event)
         if not kind or not job.accepted:
             return
-        recipients = [one for one in self.recipients(job) if _place(kind, one) not in _told(job)]
+        noted = _outcomes(job.doc.get("told"))
+        recipients = [one for one in self.recipients(job) if _outcome_key(kind, one) not in noted]
         if recipients and kind != notices.MISSED:  # that one is due by `missed_ts` for as long as it is not told
             with suppress(ReshapeError):
-                self._note(job.key, job.uid, {_place(kind, one): WAITS for one in recipients})
+                self._note_outcome(job.key, job.uid, {_outcome_key(kind, one): WAITS for one in recipients})
         for recipient in recipients:
-            self._put(job, kind, recipient)
+            self._enqueue(job, kind, recipient)
 
     def begin(self) -> None:
         """Find all that another coordinator has left to be told."""
         with self._lock:
-            self._due, self._known = [], set()
-        for job, kind, recipient in self._left():
-            self._put(job, kind, recipient)
+            self._due.clear()
+            self._known.clear()
+        for job, kind, recipient in self._left_untold():
+            self._enqueue(job, kind, recipient)
 
-    def _left(self) -> Iterator[tuple[JobRecord, str, Recipient]]:
+    def _left_untold(self) -> Iterator[tuple[JobRecord, str, Recipient]]:
         closed = self._store.scan("jobs", ("closed", "told"))
-        waiting = [row["_id"] for row in closed if row.get("closed") is True and WAITS in _values(row.get("told"))]
+        waiting = [
+            row["_id"] for row in closed if row.get("closed") is True and WAITS in _outcomes(row.get("told")).values()
+        ]
         docs = [*self._store.list("jobs", {"closed": False}), *(self._store.get("jobs", key) for key in waiting)]
         for job in (JobRecord(doc) for doc in docs if doc is not None):
-            told = _told(job)
+            told = _outcomes(job.doc.get("told"))
             for kind in notices.due_kinds(job):
                 for recipient in self.recipients(job):
-                    outcome = told.get(_place(kind, recipient))
+                    outcome = told.get(_outcome_key(kind, recipient))
                     if outcome == WAITS or (outcome is None and job.doc.get("closed") is not True):
                         yield job, kind, recipient
 
-    def _put(self, job: JobRecord, kind: str, recipient: Recipient, tries: int = 0, pause_s: float = 0.0) -> None:
+    def _enqueue(self, job: JobRecord, kind: str, recipient: Recipient, tries: int = 0, pause_s: float = 0.0) -> None:
         with self._lock:
             name = (job.uid, kind, recipient.whose)
             if tries == 0 and name in self._known:
@@ -128,56 +143,57 @@ class Notifier:
 
     def tell_due(self, ends: Callable[[], bool] = lambda: False) -> None:
         """Tell all that is due now, one after the other, until `ends` holds."""
-        while not ends() and (due := self._next()) is not None:
+        while not ends() and (due := self._pop_due()) is not None:
             try:
-                self._tell(due)
+                self._tell_recipient(due)
             except ReshapeError:  # of the store: it waits, and so does this
-                self._put_again(due)
+                self._postpone(due)
                 raise
 
-    def _next(self) -> _Due | None:
+    def _pop_due(self) -> _Due | None:
         with self._lock:
             return heapq.heappop(self._due) if self._due and self._due[0].at <= self._clock.now() else None
 
-    def _put_again(self, due: _Due) -> None:
+    def _postpone(self, due: _Due) -> None:
         with self._lock:
             heapq.heappush(self._due, due._replace(at=self._clock.now() + PAUSE_S))
 
-    def _tell(self, due: _Due) -> None:
+    def _tell_recipient(self, due: _Due) -> None:
         doc = self._store.get("jobs", due.key)
         if doc is None or doc.get("uid") != due.uid:
-            self._settled(due)
+            self._forget_due(due)
             return
-        job, said = JobRecord(doc), due.recipient.shown
+        job = JobRecord(doc)
+        said = due.recipient.shown
         about = notices.payload(job, due.kind, moment_of(self._clock))
         try:
             self._send(due.recipient, about)
         except ReshapeError as error:
             if due.tries + 1 < TRIES and not isinstance(error, Fatal):
-                self._put(job, due.kind, due.recipient, due.tries + 1, PAUSE_S * 4**due.tries)
+                self._enqueue(job, due.kind, due.recipient, due.tries + 1, PAUSE_S * 4**due.tries)
                 log.info("%s was not told of job %s: %s; it is tried again", said, job.id, error)
                 return
-            self._note(due.key, due.uid, {_place(due.kind, due.recipient): GIVEN_UP})
+            self._note_outcome(due.key, due.uid, {_outcome_key(due.kind, due.recipient): GIVEN_UP})
             tries = f", after {due.tries + 1} tries" if due.tries else ""
-            event: JobEvent = NoticeFailed(f"{said} was not told that {_said(job, due.kind)}: {error}{tries}")
+            event: JobEvent = NoticeFailed(f"{said} was not told that {_describe_event(job, due.kind)}: {error}{tries}")
         else:
-            self._note(due.key, due.uid, {_place(due.kind, due.recipient): TOLD})
-            event = NoticeSent(f"{said} was told that {_said(job, due.kind)}")
-        self._settled(due)
+            self._note_outcome(due.key, due.uid, {_outcome_key(due.kind, due.recipient): TOLD})
+            event = NoticeSent(f"{said} was told that {_describe_event(job, due.kind)}")
+        self._forget_due(due)
         self._record(job, event)
 
-    def _settled(self, due: _Due) -> None:
+    def _forget_due(self, due: _Due) -> None:
         with self._lock:
             self._known.discard((due.uid, due.kind, due.recipient.whose))
 
-    def _note(self, key: Any, uid: str, outcome: dict[str, str]) -> None:
+    def _note_outcome(self, key: Any, uid: str, outcome: dict[str, str]) -> None:
         """Write into the row what became of it; the cache keeps those that are open."""
         for _ in range(WRITES):
             doc = self._store.get("jobs", key)
             if doc is None or doc.get("uid") != uid:
                 return
             job = JobRecord(doc)
-            told = _told(job) | outcome
+            told = _outcomes(doc.get("told")) | outcome
             with suppress(Conflict):
                 if doc.get("closed") is True:
                     self._store.update("jobs", key, {"version": doc.get("version")}, {"told": told})
@@ -186,18 +202,14 @@ class Notifier:
                 return
 
 
-def _told(job: JobRecord) -> dict[str, Any]:
-    told = job.doc.get("told")
+def _outcomes(told: object) -> dict[str, Any]:
+    """Return what became of each telling, by `_outcome_key`; empty if the row does not say."""
     return dict(told) if isinstance(told, dict) else {}
 
 
-def _values(told: object) -> list[object]:
-    return list(told.values()) if isinstance(told, dict) else []
-
-
-def _place(kind: str, recipient: Recipient) -> str:
+def _outcome_key(kind: str, recipient: Recipient) -> str:
     return f"{kind}-{recipient.whose}"
 
 
-def _said(job: JobRecord, kind: str) -> str:
+def _describe_event(job: JobRecord, kind: str) -> str:
     return f"{job.id} has missed its deadline" if kind == notices.MISSED else f"{job.id} {notices.WORDS[kind]}"

@@ -22,7 +22,7 @@ class Recipient(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What people may read of it."""
+        """Return what people may read of it."""
         return "the command of RESHAPE_NOTIFY_COMMAND" if self.whose == "command" else host(self.target)
 
 
@@ -48,9 +48,17 @@ def payload(job: JobRecord, kind: str, at: Moment) -> dict[str, Any]:
     more = "" if kind == MISSED or message in ("", kind) else f": {message}"
     checkpoint = doc.get("checkpoint")
     return {
-        "text": f"Job {job.id} {words}{more}.", "id": f"{job.uid}-{kind}", "event": kind, "job_id": job.raw_id,
-        "state": job.state, "message": message, "submit_ts": number(doc.get("submit_ts")),
-        "start_ts": number(doc.get("start_ts")), "finish_ts": number(doc.get("finish_ts")),
-        "trained_s": round(job.ran_s(at), 1), "iters_done": job.iterations_done, "iterations": job.iterations,
+        "text": f"Job {job.id} {words}{more}.",
+        "id": f"{job.uid}-{kind}",
+        "event": kind,
+        "job_id": job.raw_id,
+        "state": job.state,
+        "message": message,
+        "submit_ts": number(doc.get("submit_ts")),
+        "start_ts": number(doc.get("start_ts")),
+        "finish_ts": number(doc.get("finish_ts")),
+        "trained_s": round(job.ran_s(at), 1),
+        "iters_done": job.iterations_done,
+        "iterations": job.iterations,
         "checkpoint_step": checkpoint.get("step") if isinstance(checkpoint, dict) else None,
-    }  # fmt: skip
+    }

@@ -142,7 +142,7 @@ class Operation:
 
     @cached_property
     def victims(self) -> dict[str, PromisedGift]:
-        """What each victim promised, by its id."""
+        """Return what each victim promised, by its id."""
         given = self.doc.get("victims") if self.kind == "start" else None
         if self.kind == "start" and self.doc.get("victim") is not None:  # written by a version that knew one victim
             of_one = {"job": "victim", "generation": "victim_generation", "keeps": "victim_keeps"}
@@ -153,7 +153,7 @@ class Operation:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The other jobs of this operation: the newcomer of a victim, or the victims of a newcomer."""
+        """Return the other jobs of this operation: the newcomer of a victim, or the victims of a newcomer."""
         return (*self.victims, *([self.newcomer] if self.newcomer is not None else []))
 
     @property

@@ -132,7 +132,8 @@ class Reconciler:
         jobs = self.cache.jobs()
         peers = [jobs[peer] for peer in job.operation.peers if peer in jobs] if job.operation else []
         newcomer = jobs.get(str(job.operation.newcomer)) if job.operation else None
-        seen, gpus = pods.seen, self.cache.gpus_of(job, *peers)
+        seen = pods.seen
+        gpus = self.cache.gpus_of(job, *peers)
         over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
         self._track(job, tracker, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - tracker.since

@@ -95,16 +95,17 @@ class Connection:
     def send(
         self, connection: http.client.HTTPConnection, method: str, path: str, doc: Mapping[str, Any] | None = None
     ) -> http.client.HTTPResponse:
-        headers = {"Authorization": f"Bearer {self._token}", **_user()}
+        headers = {"Authorization": f"Bearer {self._token}"}
         body = None
         if doc is not None:
+            headers |= _user_header()
             headers["Content-Type"] = "application/json"
             body = json.dumps(doc, default=str).encode()
         connection.request(method, self._prefix + path, body, headers)
         return connection.getresponse()
 
 
-def _user() -> dict[str, str]:
+def _user_header() -> dict[str, str]:
     """Return the header that names the user who runs this, whose jobs are shown as that user's; empty if unknown."""
     try:
         user = getpass.getuser()

@@ -21,16 +21,19 @@ from reshape.output.tables import table
 from reshape.output.terminal import to_json
 
 ALL = "all"
-DONE, BEFORE = "done", "done before"
-REFUSED, FAILED = "refused", "failed"
-INTERRUPTED, LEFT = "interrupted", "not begun"
+DONE = "done"
+BEFORE = "done before"
+REFUSED = "refused"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
+LEFT = "not begun"
 AGAIN = "The same command runs again what is not done, and nothing else."
 
 log = logging.getLogger(__name__)
 
 
 class Became(NamedTuple):
-    """What became of an experiment, and why, in a sentence; empty where it is done."""
+    """The outcome of an experiment, and the reason in a sentence; empty where it is done."""
 
     outcome: str
     why: str = ""

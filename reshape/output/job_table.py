@@ -66,18 +66,23 @@ def table(
     empty = [name for at, name in enumerate(HEAD) if all(row[at] == NONE for row in cells)]
     head: Cells = HEAD
     if width is not None and len({row[1] for row in cells}) <= 1:  # whose they are is no news on a terminal
-        head, cells = (head[0], *head[2:]), [(row[0], *row[2:]) for row in cells]
+        head, cells = _without_column(head, cells, "OWNER")
     if width is not None:
         names = cut_apart([plain(row[0]) for row in cells], int(width * LONGEST_NAME))
         cells = [(name, *row[1:]) for name, row in zip(names, cells, strict=True)]
         if HEAD[-1] in empty:
-            head, cells = head[:-1], [row[:-1] for row in cells]
+            head, cells = _without_column(head, cells, HEAD[-1])
     cells = [(f"{mark} {row[0]}", *row[1:]) for mark, row in zip(marks, cells, strict=True)] if marks else cells
     least_wanted = dict.fromkeys([*(name for name in LEAST_WANTED if name in empty), *LEAST_WANTED])
     droppable = [name for name in least_wanted if name in head]
     lines = one_line_each(head, cells, width, droppable, {"STATE": painted_state} if coloured else None)
     emulated = any(view.get("emulated") and view.get("num_gpus") for view in rows)
     return f"{lines}\n{EMULATED}" if emulated else lines
+
+
+def _without_column(head: Cells, cells: Sequence[Cells], name: str) -> tuple[Cells, list[Cells]]:
+    at = head.index(name)
+    return (*head[:at], *head[at + 1 :]), [(*row[:at], *row[at + 1 :]) for row in cells]
 
 
 def painted_state(state: str) -> str:

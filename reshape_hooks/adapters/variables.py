@@ -80,7 +80,8 @@ class Packed(NamedTuple):
 AS_IT_IS = Packed("as it is", None)  # of the script that has started again
 LOCALS = "<locals>."  # in the names of classes that are defined in a function
 AGAIN = "again"  # an object that has come before, by its number
-NAMED, PART = "named", "part"
+NAMED = "named"  # a function or class, by its name
+PART = "part"  # of the training, by its number
 # Nothing is changed in them, or they stay as they are.
 OF_NO_IDENTITY = ("plain", "of JAX", "of TensorFlow", "definition", NAMED, "method", PART, "attributes")
 OWNERS = ("object", "own", AGAIN, "definition", NAMED, PART)  # whose methods are found again
@@ -711,8 +712,12 @@ def _tensors_of_shared_memory(new: Mapping[Any, Any], there: Mapping[Any, Any]) 
 
 def _groups_of_memory(tensors: Mapping[Any, Any]) -> dict[Any, list[Any]]:
     """Return by key the keys of all tensors in the same memory."""
-    memory = {key: _memory_of(one) for key, one in tensors.items()}
-    return {key: [other for other in memory if memory[other] == memory[key]] for key in memory}
+    groups: dict[Any, list[Any]] = {}
+    group_of = {}
+    for key, one in tensors.items():
+        group_of[key] = groups.setdefault(_memory_of(one), [])
+        group_of[key].append(key)
+    return group_of
 
 
 def _memory_of(tensor: Any) -> Any:

@@ -28,9 +28,18 @@ case $1 in
 esac
 """
 ACCEPTED = {
-    "_id": "a", "job_id": "a", "uid": "u", "closed": False, "state": "submitted", "base": "python:3.11",
-    "code": ".", "command": ["python", "train.py"], "optional_num_gpus": [1], "submit_ts": 1.0, "version": 1,
-}  # fmt: skip
+    "_id": "a",
+    "job_id": "a",
+    "uid": "u",
+    "closed": False,
+    "state": "submitted",
+    "base": "python:3.11",
+    "code": ".",
+    "command": ["python", "train.py"],
+    "optional_num_gpus": [1],
+    "submit_ts": 1.0,
+    "version": 1,
+}
 
 
 @pytest.fixture
@@ -44,10 +53,14 @@ def builder(url: str, work: Path) -> subprocess.Popen[str]:
     """Start a builder of its own; `work`: where it and all that it starts have their files."""
     work.mkdir(parents=True)
     variables = os.environ | {
-        "PYTHONPATH": str(ROOT), "TMPDIR": str(work), "RESHAPE_STORE": url, "RESHAPE_TERM_S": "2",
-        "RESHAPE_IMAGE_REPOSITORY": "registry.example/trainings", "RESHAPE_IMAGE_CODE": str(work.parent / "code"),
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(work),
+        "RESHAPE_STORE": url,
+        "RESHAPE_TERM_S": "2",
+        "RESHAPE_IMAGE_REPOSITORY": "registry.example/trainings",
+        "RESHAPE_IMAGE_CODE": str(work.parent / "code"),
         "PATH": f"{work.parent / 'bin'}:{os.environ['PATH']}",
-    }  # fmt: skip
+    }
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "reshape", "builder"], env=variables, cwd="/", stderr=subprocess.PIPE, text=True
     )

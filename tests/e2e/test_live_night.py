@@ -33,9 +33,7 @@ sys.exit(all_experiments.run(
 
 
 def night(names: tuple[str, ...], out: Path, output: str = "json") -> int:
-    return all_experiments.run(
-        scale=SCALE, runs=1, trainer="replay", data=None, out=out, output=output, names=names
-    )  # fmt: skip
+    return all_experiments.run(scale=SCALE, runs=1, trainer="replay", data=None, out=out, output=output, names=names)
 
 
 def outcomes(said: str) -> dict[str, str]:

@@ -16,9 +16,12 @@ from tests.e2e.up import TRAINERS, running, wait_for
 
 PACED = "digits-numpy"  # a type whose speed is known, so that plans can be compared
 NEWCOMER = {
-    "job_id": "new", "command": [sys.executable, "-c", "print('step=1 total=1')"], "optional_num_gpus": [2],
-    "job_type": PACED, "iterations": 20,
-}  # fmt: skip
+    "job_id": "new",
+    "command": [sys.executable, "-c", "print('step=1 total=1')"],
+    "optional_num_gpus": [2],
+    "job_type": PACED,
+    "iterations": 20,
+}
 
 
 @pytest.mark.timeout(600)

@@ -119,8 +119,8 @@ def test_only_the_newest_records_are_kept(machine):
 
 
 def test_the_record_of_a_training_that_was_resumed_serves_one_that_begins(machine):
-    """What the first wrote to files is put back before its script; that imports `hashlib`, as the second's script does
-    once it has set a variable.
+    """Files of the first are put back before its script; that imports `hashlib`, as the second's script does once it
+    has set a variable.
     """
     script = machine.folder / "script.py"
     script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport hashlib\n" + script.read_text())

@@ -69,7 +69,7 @@ def test_a_python_that_is_not_here_is_said_and_not_tried(
     assert dist.python_of("3.99") is None
     assert dist.python_of(HERE) is not None
     monkeypatch.setattr(dist, "VERSIONS", ("3.99",))
-    assert dist.tried([]) == 1, "nothing was tried"
+    assert dist.try_all([]) == 1, "nothing was tried"
     assert capsys.readouterr().out == "missing  Python 3.99 is not here, on PATH or in pyenv: not tried with it\n"
 
 

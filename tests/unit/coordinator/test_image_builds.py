@@ -40,8 +40,9 @@ def test_a_job_waits_for_its_image_though_gpus_are_idle_and_starts_once_that_is_
     world = world_with()
     world.pass_time(20)
     assert (world.states(), message(world)) == (
-        {"one": s.SUBMITTED}, "one waits for its image, which `reshape builder` builds in its turn.",
-    )  # fmt: skip
+        {"one": s.SUBMITTED},
+        "one waits for its image, which `reshape builder` builds in its turn.",
+    )
     version = world.job("one").doc["version"]
     world.pass_time(20)
     assert world.job("one").doc["version"] == version, "it is neither decided about nor written at each turn"

@@ -158,7 +158,7 @@ def test_a_coordinator_that_ends_before_the_end_is_noted_leaves_it_to_its_succes
     world = World()
     told = Told(world)
     world.submit("one", [1], Behaviour(iterations=20), notify=HOOK)
-    world.c.notifier._note = lambda *_: None  # as if it were killed between these two writes
+    world.c.notifier._note_outcome = lambda *_: None  # as if it were killed between these two writes
     world.run(lambda w: w.states()["one"] == s.COMPLETED, 300)
     world.boot()
     told.listen()
