@@ -15,5 +15,21 @@ def is_library(file: str, module: str) -> bool:
     """Return True for a file, and the name of its module, of Python, of a package that is installed, or of ours."""
     if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
         return True
-    path = os.path.realpath(file)
+    path = real_path(file)
     return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
+
+
+def real_path(file: str) -> str:
+    """Return the path of a file without symbolic links, as `os.path.realpath` does.
+
+    Hundreds of modules are looked at before a first step, and they share some folders.
+    """
+    if os.path.islink(file):
+        return os.path.realpath(file)
+    folder, name = os.path.split(file)
+    return os.path.join(_real_folder(folder), name)
+
+
+@functools.lru_cache(1024)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

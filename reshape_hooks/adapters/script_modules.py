@@ -11,6 +11,7 @@ Promises: a module of a library, or one that loads only when it is used, is neve
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -19,11 +20,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from reshape_hooks.library_code import is_library
+from reshape_hooks.library_code import is_library, real_path
 from reshape_hooks.on_import import AdaptingLoader
 
-OURS = Path(__file__).resolve().parents[1]
-
+OURS = os.path.realpath(Path(__file__).parents[1]) + os.sep
 
 PLACE = "module "  # how the key of a module begins
 
@@ -86,7 +86,7 @@ def _is_own_module(name: str, module: Any) -> bool:
     if not issubclass(type(module), ModuleType):
         return False
     file = _file_of(_variables_of(module))
-    return bool(file) and OURS not in Path(file).resolve().parents and not is_library(file, name)
+    return bool(file) and not is_library(file, name) and not real_path(file).startswith(OURS)
 
 
 def _file_of(variables: Mapping[str, Any]) -> str:
