@@ -33,13 +33,14 @@ class EventsHandler(Handler):
 
     async def get(self) -> None:
         after = await self._after()
+        keeps_following = wire.truth("follow", self.get_query_argument("follow", "true"))
         streams: set[Handler] = self.settings["streams"]
         if len(streams) >= MOST_STREAMS:
             raise Transient("Too many clients follow the events already; try again later.")
         streams.add(self)
         stop = self.coordinator.on_event(self._notifier())
         try:
-            await self._follow(after)
+            await self._follow(after, keeps_following)
         except StreamClosedError:
             pass
         except ReshapeError as error:
@@ -65,7 +66,8 @@ class EventsHandler(Handler):
         # An id from before the store was wiped would wait for ever.
         return min(wire.whole(name, text, last, 0, wire.MAX_INTEGER), last)
 
-    async def _follow(self, after: int) -> None:
+    async def _follow(self, after: int, keeps_following: bool) -> None:
+        """Send what came after event `after`, then what happens; without `keeps_following` only the former."""
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
@@ -75,6 +77,8 @@ class EventsHandler(Handler):
             if events:
                 after = events[-1]["_id"]
                 self.write(_frames(events))
+            elif not keeps_following:
+                return
             elif not await self._wait():
                 self.write(": keep-alive\n\n")
             await self.flush()

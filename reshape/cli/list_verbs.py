@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from reshape.output.terminal import (
 
 if TYPE_CHECKING:
     from reshape.client import Client
+    from reshape.client.connection import View
     from reshape.output.live_screen import Draw
 
 STATES = (
@@ -131,25 +132,36 @@ def queue(settings: CliSettings) -> None:
 @printing
 @click.pass_obj
 def events(settings: CliSettings, job_id: str | None, after: int | None) -> None:
-    """Print events of one job or of all as they happen, until Ctrl-C; as JSON one in a line."""
+    """Print events as they happen, until Ctrl-C or the end of the job ID; as JSON one in a line.
+
+    Of a job that has ended, print the events that are kept.
+    """
     import json
 
     from reshape.output import render
 
     client = settings.client()
-    if job_id is not None:
-        job_id = _known(client, job_id)
-    for event in client.events(after, job_id):
+    for event in client.events(after) if job_id is None else _events_of(client, job_id, after):
         click.echo(json.dumps(event) if settings.output == "json" else render.event(event))
 
 
-def _known(client: Client, given: str) -> str:
-    """Return the id of the job that is meant; without one its events would be waited for without end."""
+def _events_of(client: Client, given: str, after: int | None) -> Iterator[View]:
+    """Yield the events of a job or Slaml, those of a job until it has ended: nothing more would come of it."""
     from reshape.cli import slaml_verbs
+    from reshape.client.job_output import ENDED, has_ended
 
     if slaml_verbs.known(client, given):
-        return given
-    return str(with_job_id(client, given, client.job)["job_id"])
+        yield from client.events(after, given)
+        return
+    job = with_job_id(client, given, client.job)
+    job_id = str(job["job_id"])
+    if has_ended(job):
+        yield from client.events(after or 0, job_id, follow=False)
+        return
+    for event in client.events(after, job_id):
+        yield event
+        if event["type"] in ENDED:
+            return
 
 
 @click.command()

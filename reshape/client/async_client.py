@@ -86,9 +86,11 @@ class AsyncClient:
         """Yield the lines that a job's training prints, until the job ends."""
         return _patiently(job_output.lines(job_output.pieces(self.blocking, job_id, True)))
 
-    async def events(self, after: int | None = None, job_id: str | None = None) -> AsyncIterator[View]:
+    async def events(
+        self, after: int | None = None, job_id: str | None = None, follow: bool = True
+    ) -> AsyncIterator[View]:
         """Yield events as `Client.events` does."""
-        stream = self.blocking.events(after, job_id)
+        stream = self.blocking.events(after, job_id, follow)
         try:
             async for event in _patiently(stream):
                 yield event

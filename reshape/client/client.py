@@ -349,13 +349,15 @@ class Client:
         except CoordinatorRefused as refusal:
             return {"ok": False, "sentence": str(refusal)}
 
-    def events(self, after: int | None = None, job_id: str | None = None) -> EventStream:
+    def events(self, after: int | None = None, job_id: str | None = None, follow: bool = True) -> EventStream:
         """Yield events as they happen, those after id `after` first, until the coordinator goes away.
 
         To resume, call again with the last event's `_id`. Close the iterator to end it earlier. `job_id`: of that only.
+        Without `follow` it ends with the newest event that is kept.
         """
-        query = "" if after is None else f"?after={after}"
-        return EventStream(self._connection, f"/v1/events{query}", job_id)
+        query = {} if after is None else {"after": str(after)}
+        query |= {} if follow else {"follow": "false"}
+        return EventStream(self._connection, f"/v1/events?{urlencode(query)}" if query else "/v1/events", job_id)
 
     def _rows(self, path: str, name: str) -> list[View]:
         rows: list[View] = self._ask("GET", path)[name]

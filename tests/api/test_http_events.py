@@ -65,6 +65,14 @@ def test_a_client_that_comes_back_misses_nothing_and_sees_nothing_twice(live: Li
     again.close()
 
 
+def test_a_stream_that_is_not_followed_ends_with_what_is_kept(live: Live) -> None:
+    tell(live, 3)
+    stream = Stream(live, "/v1/events?after=1&follow=false")
+    assert [stream.event()[0] for _ in range(2)] == [2, 3]
+    assert stream.response.read() == b""
+    stream.close()
+
+
 def test_many_events_arrive_in_order(live: Live) -> None:
     tell(live, 3 * events.BATCH)
     stream = Stream(live, "/v1/events?after=0")

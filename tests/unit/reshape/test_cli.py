@@ -625,9 +625,29 @@ def test_events_are_printed_as_they_happen(live: Live, process: Process) -> None
         assert running.stdout.readline().rstrip().endswith("  a  started: trains")
         live.coordinator.tell({"type": "cancelled", "job_id": "a"})
         assert running.stdout.readline().rstrip().endswith("  a  cancelled")
+        assert running.wait(patient(30)) == 0, "nothing more comes of a job that has ended"
+    finally:
+        running.kill()
+
+
+def test_all_events_are_followed_until_ctrl_c(live: Live, process: Process) -> None:
+    live.coordinator.tell({"type": "cancelled", "job_id": "a"})
+    running = process("events", "--after", "0")
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().rstrip().endswith("  a  cancelled")
     finally:
         running.send_signal(signal.SIGINT)
         assert running.wait(patient(30)) == 130
+
+
+def test_events_of_a_job_that_has_ended_are_those_that_are_kept(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    live.coordinator.tell({"type": "completed", "job_id": "a"})
+    live.coordinator.documents["a"]["state"] = "completed"
+    done = reshape("events", "a")
+    assert done.code == 0
+    assert [line.split()[-2:] for line in done.out.splitlines()] == [["a", "submitted"], ["a", "completed"]]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
