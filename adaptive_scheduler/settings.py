@@ -183,6 +183,8 @@ class Settings(_Checked):
     planner: PlannerName = "paper"
     """Who places jobs on GPUs: Algorithms 1 and 2 of the paper alone, or the best of a few complete plans, theirs among
     them, each continued to the end of all known jobs."""
+    makespan_weight: float = 1.0
+    """What one per cent of makespan counts to the planner against one per cent of mean completion time; 0: nothing."""
     moves: bool = True
     """Whether a running job may move to another host for more or faster GPUs (sequence D)."""
     queue_order: QueueOrder = "shortest"

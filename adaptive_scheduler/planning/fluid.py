@@ -69,10 +69,12 @@ class PlanOutcome(NamedTuple):
     sum_s: float
     last_s: float
 
-    @property
-    def objective(self) -> float:
-        """ln SUM + ln LAST: one per cent of mean completion time counts as one per cent of makespan."""
-        return math.log(max(self.sum_s, SAME_MOMENT_S)) + math.log(max(self.last_s, SAME_MOMENT_S))
+    def objective(self, makespan_weight: float) -> float:
+        """Return ln SUM + `makespan_weight` ln LAST; less is better.
+
+        With 1, one per cent of mean completion time counts as one per cent of makespan.
+        """
+        return math.log(max(self.sum_s, SAME_MOMENT_S)) + makespan_weight * math.log(max(self.last_s, SAME_MOMENT_S))
 
 
 NEVER = PlanOutcome(math.inf, math.inf)

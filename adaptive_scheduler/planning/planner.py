@@ -1,8 +1,9 @@
 """Chooses among a few complete plans by what follows them (`algorithms.md` 1.12; ours).
 
 The plans are the decisions of Algorithms 1 and 2, and the first action of the fluid policy, shortest first or late ones
-first. Each is continued to the end of all known jobs. The one with the least ln(sum of completion times) + ln(last
-completion) is taken; one that is not the paper's must be better by `BETTER_BY`. Called by the engine. Pure."""
+first. Each is continued to the end of all known jobs. The one with the least ln(sum of completion times) +
+`makespan_weight` ln(last completion) is taken; one that is not the paper's must be better by `BETTER_BY`. Called by the
+engine. Pure."""
 
 from __future__ import annotations
 
@@ -68,10 +69,16 @@ def choose_plan(
     if cluster is None or not positions.keys() >= {one.job for one in operations}:
         return default
     try:
-        plans = _compare_plans(cluster, positions, operations, _may_start(snapshot, now, settings), Budget(LOOKS))
+        startable = {positions[name] for name in _may_start(snapshot, now, settings) if name in positions}
+        papers_changes = [_change_of(cluster, positions, one) for one in operations]
+        plans = _compare_plans(cluster, papers_changes, startable, settings.makespan_weight, Budget(LOOKS))
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
-    best = min(plans, key=lambda plan: plan.outcome.objective + (0.0 if plan is plans[0] else BETTER_BY))
+
+    def badness(plan: Plan) -> float:
+        return plan.outcome.objective(settings.makespan_weight) + (0.0 if plan is plans[0] else BETTER_BY)
+
+    best = min(plans, key=badness)
     if best is plans[0]:
         return default
     return _decisions_of(cluster, best, plans, default)
@@ -105,17 +112,15 @@ def _may_start(snapshot: ClusterSnapshot, now: float, settings: Settings) -> fro
 
 def _compare_plans(
     cluster: PlannedCluster,
-    positions: Mapping[str, int],
-    papers: Sequence[Start | Reshape | Move],
-    may_start: Collection[str],
+    papers: Sequence[PlannedChange],
+    startable: Collection[int],
+    makespan_weight: float,
     budget: Budget,
 ) -> list[Plan]:
     """Return the different plans with their outcomes, the paper's first; without, if there is no other one."""
     mark_late(cluster)
     present = present_places(cluster)
-    changes = tuple(_change_of(cluster, positions, one) for one in papers)
-    plans = {frozenset(changes): Plan(PAPER, changes)}
-    startable = {positions[name] for name in may_start if name in positions}
+    plans = {frozenset(papers): Plan(PAPER, tuple(papers))}
     for late_first, name in PLANS.items():
         changes = tuple(FluidPolicy(cluster, present, late_first, budget).first_action(startable))
         plans.setdefault(frozenset(changes), Plan(name, changes))
@@ -124,7 +129,10 @@ def _compare_plans(
         plans.setdefault(frozenset(changes), Plan(KNAPSACK, changes))
     if len(plans) == 1:
         return list(plans.values())
-    return [replace(plan, outcome=_outcome_of(cluster, present, plan, budget)) for plan in plans.values()]
+    return [
+        replace(plan, outcome=_outcome_of(cluster, _places_after(cluster, present, plan), makespan_weight, budget))
+        for plan in plans.values()
+    ]
 
 
 def _change_of(
@@ -136,11 +144,12 @@ def _change_of(
     return PlannedChange(positions[decision.job], host, decision.num_gpus, gifts)
 
 
-def _outcome_of(cluster: PlannedCluster, present: Sequence[Place], plan: Plan, budget: Budget) -> PlanOutcome:
-    """Return what follows the plan if it is continued by the better of the two fluid policies."""
-    places = _places_after(cluster, present, plan)
+def _outcome_of(
+    cluster: PlannedCluster, places: Sequence[Place], makespan_weight: float, budget: Budget
+) -> PlanOutcome:
+    """Return what follows from these places if the better of the two fluid policies continues them."""
     runs = [FluidPolicy(cluster, places, late_first, budget).run() for late_first in PLANS]
-    return min(runs, key=lambda outcome: outcome.objective)
+    return min(runs, key=lambda outcome: outcome.objective(makespan_weight))
 
 
 def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan) -> list[Place]:
