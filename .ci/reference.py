@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
-from reference_pages import command_line, events, http_api, job, metrics, settings  # noqa: E402
+from reference_pages import command_line, events, http_api, job, metrics, settings, sidecar_api  # noqa: E402
 
 from experiments.papers import page as papers  # noqa: E402
 
@@ -33,6 +33,7 @@ def files(root: Path) -> Iterable[tuple[str, str]]:
     yield "docs/reference/settings.md", settings.page()
     yield "docs/reference/metrics.md", metrics.page()
     yield "docs/reference/events.md", events.page()
+    yield "docs/reference/sidecar-api.md", sidecar_api.page()
     yield PAPERS, papers.page((root / PAPERS).read_text(encoding="utf-8"))
 
 
