@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 DEEP = os.environ.get("RESHAPE_TEST_DEPTH") == "deep"
-EXAMPLES = 100 if DEEP else 30
+EXAMPLES = 100 if DEEP else 20
 
 
 def drawn(few: int, many: int) -> int:

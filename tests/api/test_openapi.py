@@ -16,6 +16,7 @@ import yaml
 from coordinator.http.app import ADDRESSES, OPENAPI
 from coordinator.http.base import METHODS, Handler
 from coordinator.model import states as s
+from tests.depth import drawn
 from tests.fakes.coordinator_api import TOKEN, serve
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -100,9 +101,10 @@ def generated(world: World, folder: Path, checks: Sequence[str], examples: int) 
 
 
 def test_the_answers_to_generated_requests_are_those_that_are_described(world: World, tmp_path: Path) -> None:
-    assert generated(world, tmp_path, CHECKS, examples=10) == ""
+    assert generated(world, tmp_path, CHECKS, drawn(4, 10)) == ""
 
 
+@pytest.mark.deep
 def test_a_store_that_does_not_answer_is_described_wherever_it_shows(world: World, tmp_path: Path) -> None:
     world.store.down = True
     checks = [check for check in CHECKS if check != "not_a_server_error"]  # 503 is one

@@ -264,7 +264,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=drawn(30, 60), stateful_step_count=50, suppress_health_check=list(HealthCheck),
+    max_examples=drawn(12, 60), stateful_step_count=50, suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
 

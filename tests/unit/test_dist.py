@@ -32,6 +32,7 @@ def built(dist: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     return found
 
 
+@pytest.mark.deep  # builds, and makes environments
 def test_each_distribution_has_a_wheel_and_an_sdist_with_what_its_wheel_is_built_from(built: list[Path]) -> None:
     kinds = {re.sub(r"-[0-9.]+(?=-py3|\.tar)", "", path.name) for path in built}
     names = ("volcano_reshape", "reshape_client", "reshape_hooks")
@@ -44,6 +45,7 @@ def test_each_distribution_has_a_wheel_and_an_sdist_with_what_its_wheel_is_built
             assert not [name for name in inside if name.startswith((".venv", "build/", "dist/"))]
 
 
+@pytest.mark.deep  # builds, and makes environments
 def test_what_works_in_a_fresh_environment_has_no_faults_and_what_does_not_is_told_whole(
     dist: ModuleType, built: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_what_works_in_a_fresh_environment_has_no_faults_and_what_does_not_is_to
     assert "0, not exit code 0 and 'what it should print':\nsomething else" in fault
 
 
+@pytest.mark.deep  # builds, and makes environments
 def test_a_wheel_that_cannot_be_installed_is_a_fault(dist: ModuleType, tmp_path: Path) -> None:
     broken = tmp_path / "reshape_hooks-9.9.9-py3-none-any.whl"
     broken.write_text("no zip")
