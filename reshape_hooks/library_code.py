@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
+from pathlib import Path
 
 PACKAGES = ("site-packages", "dist-packages")
 STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
@@ -24,10 +25,10 @@ def real_path(file: str) -> str:
 
     Hundreds of modules are looked at before a first step, and they share some folders.
     """
-    if os.path.islink(file):
+    if Path(file).is_symlink():
         return os.path.realpath(file)
-    folder, name = os.path.split(file)
-    return os.path.join(_real_folder(folder), name)
+    folder, _, name = file.rpartition(os.sep)
+    return f"{_real_folder(folder or os.curdir)}{os.sep}{name}"
 
 
 @functools.lru_cache(1024)
