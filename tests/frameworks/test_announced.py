@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from sidecar.links.shim_link import announced
+from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import Script, run, same_weights
 
 SFT = Script("trl", "trl_sft.py", 30, 3, itself=True)
 LOOPS = Script("flax", "jax_loops.py", 20, None, itself=True)
-JAX = [pytest.param(LOOPS._replace(arguments=(name,)), id=name) for name in ("flax", "equinox", "nnx")]
-JAX.append(pytest.param(Script("jax", "jax_variables.py", 20, None, itself=True), id="variables"))
+JAX = [
+    pytest.param(LOOPS._replace(arguments=("flax",)), id="flax"),
+    *(deep(LOOPS._replace(arguments=(name,)), name=name) for name in ("equinox", "nnx")),
+    deep(Script("jax", "jax_variables.py", 20, None, itself=True), name="variables"),
+]
 
 
 def test_a_trainer_of_trl_that_writes_beside_its_checkpoints_resumes_exactly(tmp_path: Path) -> None:
@@ -53,7 +57,9 @@ def test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them
     assert [line.rpartition(" ")[0] for line in lines] == ["SIGUSR1 143", "ended"]
 
 
-@pytest.mark.parametrize(("what", "why"), [("unpicklable", "pickle"), ("handler", "handler for SIGTERM of its own")])
+@pytest.mark.parametrize(
+    ("what", "why"), [("unpicklable", "pickle"), deep("handler", "handler for SIGTERM of its own")]
+)
 def test_what_lightning_cannot_save_or_be_asked_for_is_said_before_a_stop(tmp_path: Path, what: str, why: str) -> None:
     ended = run(Script("lightning", "announced_late.py", 8, None, (what,), itself=True), tmp_path, 1, 6)
     assert ended.status == 0, ended.errors

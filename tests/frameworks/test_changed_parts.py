@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import Run, Script, run, same_weights
 
 STEPS = 12
@@ -15,41 +16,38 @@ BUILT = "is built otherwise than when training began"
 LOOP = Script("torch", "torch_changed_parts.py", STEPS, None, itself=True)
 HUGGING_FACE = LOOP._replace(module="transformers", file="hf_changed_parts.py")
 LIGHTNING = LOOP._replace(module="lightning", file="lightning_changed_parts.py")
+
+
 KEPT = [
     (LOOP, "thaws"),
-    (LOOP, "thaws what was frozen behind it"),
-    (LOOP, "evaluates"),
-    (LOOP, "shaped later"),
-    pytest.param(LOOP, "a model around it", marks=pytest.mark.deep),
-    pytest.param(LOOP, "an optimizer around it", marks=pytest.mark.deep),
+    deep(LOOP, "thaws what was frozen behind it"),
+    deep(LOOP, "evaluates"),
+    deep(LOOP, "shaped later"),
+    deep(LOOP, "a model around it"),
+    deep(LOOP, "an optimizer around it"),
     (HUGGING_FACE, "thaws"),
-    (LIGHTNING, "thaws"),
-    (LIGHTNING, "evaluates"),
-    pytest.param(LIGHTNING, "finetuning", marks=pytest.mark.deep),
+    deep(LIGHTNING, "thaws"),
+    deep(LIGHTNING, "evaluates"),
+    deep(LIGHTNING, "finetuning"),
     (LIGHTNING, "accumulates"),
-    (LIGHTNING, "averages"),
-    (LIGHTNING, "by hand"),
-    (LIGHTNING, "loaders made anew"),
-    pytest.param(LIGHTNING, "loaders made once", marks=pytest.mark.deep),
+    deep(LIGHTNING, "averages"),
+    deep(LIGHTNING, "by hand"),
+    deep(LIGHTNING, "loaders made anew"),
+    deep(LIGHTNING, "loaders made once"),
 ]
 REFUSED = [
     (LOOP, "another group", f"optimizer {LATER_GROUPS}"),
-    (LOOP, "another layer", f"body {BUILT} (its layer '0' is another Linear)"),
-    pytest.param(LOOP, "pruned", f"head {BUILT} (its layer the whole has other tensors)", marks=pytest.mark.deep),
-    (LOOP, "of another type", f"body {BUILT} (its layer '0' has other tensors, of torch.float64 in place of"),
-    (LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
-    pytest.param(
-        LOOP,
-        "another scheduler",
-        "scheduler is now another ExponentialLR than the scheduler that Elastic was given",
-        marks=pytest.mark.deep,
-    ),
-    (LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
+    deep(LOOP, "another layer", f"body {BUILT} (its layer '0' is another Linear)"),
+    deep(LOOP, "pruned", f"head {BUILT} (its layer the whole has other tensors)"),
+    deep(LOOP, "of another type", f"body {BUILT} (its layer '0' has other tensors, of torch.float64 in place of"),
+    deep(LOOP, "another optimizer", "optimizer is now another Adam than the optimizer that Elastic was given"),
+    deep(LOOP, "another scheduler", "scheduler is now another ExponentialLR than the scheduler that Elastic was given"),
+    deep(LOOP, "another model", "head is now another Linear than the head that Elastic was given"),
     (LOOP, "one that was not given", "beside (Linear) changes during training"),
-    pytest.param(HUGGING_FACE, "pruned", f"model {BUILT} (its layer 'head'", marks=pytest.mark.deep),
-    pytest.param(LIGHTNING, "pruned", f"model {BUILT} (its layer 'head'", marks=pytest.mark.deep),
-    (HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
-    pytest.param(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}", marks=pytest.mark.deep),
+    deep(HUGGING_FACE, "pruned", f"model {BUILT} (its layer 'head'"),
+    deep(LIGHTNING, "pruned", f"model {BUILT} (its layer 'head'"),
+    deep(HUGGING_FACE, "another group", f"optimizer {LATER_GROUPS}"),
+    deep(LIGHTNING, "another group", f"optimizer 0 {LATER_GROUPS}"),
 ]
 
 

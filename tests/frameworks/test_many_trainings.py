@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import reshape_hooks
+from tests.frameworks.deep_rows import deep
 from tests.interpreters import python_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "sweep.py"
@@ -39,7 +40,7 @@ def results(folder: Path) -> dict[str, str]:
     return {path.name.partition("-")[2]: path.read_text() for path in folder.glob("result-*")}
 
 
-@pytest.mark.parametrize("library", ["elastic", "transformers", pytest.param("lightning", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("library", ["elastic", deep("transformers"), deep("lightning")])
 def test_trainings_one_after_the_other_and_side_by_side_give_what_each_gives_alone(
     tmp_path: Path, library: str
 ) -> None:
@@ -58,7 +59,7 @@ def test_trainings_one_after_the_other_and_side_by_side_give_what_each_gives_alo
     assert results(tmp_path / "beside") == alone
 
 
-@pytest.mark.parametrize("library", MODULES)
+@pytest.mark.parametrize("library", [deep("elastic"), "transformers", deep("lightning")])
 def test_one_script_that_skips_what_has_a_result_ends_as_undisturbed(tmp_path: Path, library: str) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run(whole, 1, library, "TRAIN 0.1 0.01 0.001") == 0

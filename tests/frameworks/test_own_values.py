@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import EVALUATES, Script, run, same_weights
 
 LIGHTNING = Script("lightning", "lightning_own.py", 18, None, itself=True)  # and 6 in a second call of `fit`
@@ -20,8 +21,11 @@ def tables(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("script", "stops"),
-    [(LIGHTNING, (2, EVALUATES, 17, 21)), (HUGGING_FACE, (3, EVALUATES, 15)), (LOOP, (2, 8))],
-    ids=["lightning", "hugging-face", "loop"],
+    [
+        deep(LIGHTNING, (2, EVALUATES, 17, 21), name="lightning"),
+        pytest.param(HUGGING_FACE, (3, EVALUATES, 15), id="hugging-face"),
+        pytest.param(LOOP, (2, 8), id="loop"),
+    ],
 )
 def test_lists_counts_and_means_of_the_scripts_own_classes_go_on_after_a_stop(
     script: Script, stops: tuple[str | int, ...], tmp_path: Path

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.test_rehearsal import rehearsed
 from tests.e2e.up import Up, running
+from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import SCRIPTS
 from tests.interpreters import python_with
 
@@ -24,7 +25,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield started
 
 
-@pytest.mark.parametrize("library", LOST)
+@pytest.mark.parametrize("library", ["torch", deep("jax")])
 def test_what_the_pages_call_lost_is_found_by_a_rehearsal(up: Up, library: str, tmp_path: Path) -> None:
     python = python_with(library)
     if python is None:

@@ -10,14 +10,16 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import reshape_hooks
 from reshape_hooks import plain
 from reshape_hooks.locks import violations
+from tests.frameworks.deep_rows import deep
 from tests.interpreters import python_with
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -52,8 +54,18 @@ LOOP = Script("torch", "torch_loop.py", 27, 3)
 ACCUMULATION = Script("torch", "torch_accumulation.py", 27, 3)
 ACCELERATE = Script("accelerate", "accelerate_loop.py", 27, 3)
 DDP = Script("torch", "torch_ddp.py", 24, 3, itself=True, torchrun=True)
-ALL = [pytest.param(one, id=one.file[:-3] + "-in-steps" * (one.epochs is None)) for one in
-       (HUGGING_FACE, LIGHTNING, IN_STEPS, LOOP, ACCUMULATION, ACCELERATE)]  # fmt: skip
+ALL = (HUGGING_FACE, LIGHTNING, IN_STEPS, LOOP, ACCUMULATION, ACCELERATE)
+BESIDE_THE_FIRST = (IN_STEPS, ACCUMULATION, ACCELERATE)  # they do what the others do
+BESIDE_THE_LOOP = (HUGGING_FACE, LIGHTNING, *BESIDE_THE_FIRST)
+
+
+def named(scripts: Iterable[Script], deep_ones: Container[Script]) -> list[Any]:
+    """Return rows of one script each, with short names."""
+    rows = []
+    for script in scripts:
+        name = script.file[:-3] + "-in-steps" * (script.epochs is None)
+        rows.append(deep(script, name=name) if script in deep_ones else pytest.param(script, id=name))
+    return rows
 
 
 class Run(NamedTuple):
@@ -121,7 +133,7 @@ def same_weights(script: Script, first: Path, second: Path, within: float = 0.0)
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "True"
 
 
-@pytest.mark.parametrize("script", ALL)
+@pytest.mark.parametrize("script", named(ALL, BESIDE_THE_FIRST))
 def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_bits(
     script: Script, tmp_path: Path
 ) -> None:
@@ -155,11 +167,11 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
 @pytest.mark.parametrize(
     "loader",
     [
-        pytest.param({"num_workers": 1}, id="one", marks=pytest.mark.deep),
+        deep({"num_workers": 1}, name="one"),
         pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-that-stay"),
     ],
 )
-@pytest.mark.parametrize("script", [one for one in ALL if one.values[0] != IN_STEPS])
+@pytest.mark.parametrize("script", named((one for one in ALL if one != IN_STEPS), BESIDE_THE_LOOP))
 def test_with_workers_each_sample_comes_once_in_each_epoch(
     script: Script, loader: dict[str, object], tmp_path: Path
 ) -> None:
@@ -183,6 +195,7 @@ def test_with_workers_each_sample_comes_once_in_each_epoch(
     assert same_weights(script, whole, parts)
 
 
+@pytest.mark.deep
 def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_batch_later(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(LIGHTNING, whole, 1)
@@ -194,7 +207,7 @@ def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_b
     assert same_weights(LIGHTNING, whole, parts)
 
 
-@pytest.mark.parametrize("script", [HUGGING_FACE, LIGHTNING, LOOP, ACCELERATE], ids=lambda one: one.file[:-3])
+@pytest.mark.parametrize("script", named((HUGGING_FACE, LIGHTNING, LOOP, ACCELERATE), (LIGHTNING, ACCELERATE)))
 def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Script, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(script, whole, 1)
@@ -208,7 +221,7 @@ def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Scrip
     assert same_weights(script, whole, parts)
 
 
-@pytest.mark.parametrize("script", [HUGGING_FACE, LIGHTNING], ids=["hugging-face", "lightning"])
+@pytest.mark.parametrize("script", named((HUGGING_FACE, LIGHTNING), (LIGHTNING,)))
 def test_it_saves_in_memory_first_where_that_is_offered_and_goes_on_from_there(script: Script, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(script, whole, 1)
@@ -226,7 +239,7 @@ def test_it_saves_in_memory_first_where_that_is_offered_and_goes_on_from_there(s
     assert same_weights(script, whole, parts)
 
 
-@pytest.mark.parametrize("workers", [0, 1], ids="{}-workers".format)
+@pytest.mark.parametrize("workers", [deep(0), 1], ids="{}-workers".format)
 def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(workers: int, tmp_path: Path) -> None:
     script, loader = DDP, json.dumps({"num_workers": workers})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -259,26 +272,11 @@ def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -
     ("script", "gpus"),
     [
         pytest.param(on_gpus(61, "mean", 24, False), (4, 2, 1, 4), id="data-parallel-fewer"),
-        pytest.param(
-            on_gpus(61, "sum", 48, False, gradient_accumulation_steps=2),
-            (1, 4, 2, 1),
-            id="data-parallel-more",
-            marks=pytest.mark.deep,
-        ),
-        pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole", marks=pytest.mark.deep),
-        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer"),
-        pytest.param(
-            on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2),
-            (1, 2, 1),
-            id="processes-more",
-            marks=pytest.mark.deep,
-        ),
-        pytest.param(
-            on_gpus(61, "sum", 30, True, dataloader_drop_last=True),
-            (3, 2, 4),
-            id="processes-uneven",
-            marks=pytest.mark.deep,
-        ),
+        deep(on_gpus(61, "sum", 48, False, gradient_accumulation_steps=2), (1, 4, 2, 1), name="data-parallel-more"),
+        deep(on_gpus(30, "neither", 45, False), (1, 4), name="data-parallel-whole"),
+        deep(on_gpus(61, "mean", 48, True), (2, 1, 2), name="processes-fewer"),
+        deep(on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2), (1, 2, 1), name="processes-more"),
+        deep(on_gpus(61, "sum", 30, True, dataloader_drop_last=True), (3, 2, 4), name="processes-uneven"),
     ],
 )
 def test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus(
@@ -326,6 +324,7 @@ def test_a_loss_of_any_kind_gives_the_same_weights_wherever_it_is_stopped(kind: 
         assert same_weights(script, whole, parts, 1e-6), stops
 
 
+@pytest.mark.deep
 def test_a_hugging_face_trainer_of_gpus_that_are_not_alike_is_left_alone(tmp_path: Path) -> None:
     ended = run(on_gpus(16, "norm", 0, False), tmp_path, 1, gpus=2)
     assert ended.status == 0, ended.errors

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.model.gang import rendezvous
+from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import SCRIPTS, STARTUP, WITHIN_S, Script, run
 from tests.interpreters import python_with
 
@@ -57,7 +58,7 @@ def test_a_fit_of_two_workers_is_left_alone_and_fails_in_keras_itself(tmp_path: 
         assert not (tmp_path / f"announce-{member}").exists()
 
 
-@pytest.mark.parametrize("place", ["lock", "clock"])
+@pytest.mark.parametrize("place", ["lock", deep("clock")])
 def test_torchrun_ends_as_its_processes_wherever_it_is_asked_to_stop(place: str, tmp_path: Path) -> None:
     python = python_with("transformers")
     if python is None:

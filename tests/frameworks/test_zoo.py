@@ -53,6 +53,7 @@ def test_every_keras_model_is_stopped_half_way_and_does_the_other_half_when_star
         assert float(later) < float(loss)
 
 
+@pytest.mark.deep
 def test_every_pytorch_model_is_stopped_half_way_and_does_the_other_half_when_started_again(tmp_path: Path) -> None:
     for loss, later, *steps in rows("torch", tmp_path):
         assert float(later) < 1.2 * float(loss)  # of two batches
