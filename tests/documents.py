@@ -71,6 +71,10 @@ def with_commands() -> list[str]:
     return [name for name in names() if any(block.is_run for block in blocks(name))]
 
 
+# Modules of which a start takes many seconds of CPU.
+HEAVY = {"tensorflow", "torch", "transformers", "lightning", "jax"}
+
+
 def needed(document: str) -> set[str]:
     """The modules that its commands need beyond our own."""
     return {block.marks["needs"] for block in blocks(document) if "needs" in block.marks}

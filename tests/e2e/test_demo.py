@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_anything_starts(tmp_p
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("moment", ["is being launched", "trains on 4 GPUs"])
+@pytest.mark.parametrize("moment", [pytest.param("is being launched", marks=pytest.mark.deep), "trains on 4 GPUs"])
 def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: str) -> None:
     """As a terminal sends it: to the whole foreground group."""
     told = tmp_path / "told"

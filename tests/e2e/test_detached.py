@@ -12,6 +12,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from reshape.client import Client, CoordinatorRefused
 from reshape.services.up_log import MOST
 from tests.e2e.up import of_folder
@@ -102,6 +104,7 @@ def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
 
+@pytest.mark.deep
 def test_a_row_that_cannot_be_cancelled_keeps_no_other_job_training(tmp_path: Path) -> None:
     state = tmp_path / "state"
     try:
@@ -119,6 +122,7 @@ def test_a_row_that_cannot_be_cancelled_keeps_no_other_job_training(tmp_path: Pa
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
 
+@pytest.mark.deep
 def test_what_was_told_to_stop_and_has_not_is_named_once_it_is_down(tmp_path: Path) -> None:
     state = tmp_path / "state"
     try:
@@ -140,6 +144,7 @@ def test_what_was_told_to_stop_and_has_not_is_named_once_it_is_down(tmp_path: Pa
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
 
+@pytest.mark.deep
 def test_a_second_down_waits_with_the_first_one(tmp_path: Path) -> None:
     state = tmp_path / "state"
     end = tmp_path / "end"

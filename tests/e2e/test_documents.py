@@ -21,13 +21,12 @@ from tests.e2e.up import ENDED, Up, wait_for
 from tests.interpreters import python_with
 
 CHANGES = ("initializing", "initialized", "adjusting", "restarting")
-HEAVY = {"tensorflow"}  # modules of which a start takes many seconds of CPU
 WITHIN_S = 120.0
 
 
 def pages() -> Iterator[object]:
     for name in documents.with_commands():
-        heavy = documents.needed(name) & HEAVY
+        heavy = documents.needed(name) & documents.HEAVY
         yield pytest.param(name, id=name, marks=[pytest.mark.deep] if heavy else [])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.depth import DEEP
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 from tests.fakes.gpu_log import GpuLog
 from tests.interpreters import python_with
@@ -34,6 +35,7 @@ class Script:
     counts: tuple[int, ...] = (1,)  # of GPUs: more than one tempts a scheduler to let it grow
     python: str | None = sys.executable
     resumes: bool = False  # unchanged, by the hook that the shim loads; may be stopped, and loses nothing
+    heavy: bool = False  # its imports take many seconds of CPU
 
     def command(self, file: Path) -> list[str]:
         interpreter = "bash" if self.name.endswith(".sh") else str(self.python)
@@ -47,13 +49,13 @@ def end_of(file: Path) -> Path:
 ORDINARY = [
     Script("hugging_face.py"),
     Script("lightning.py"),
-    Script("torch_mnist.py", python=python_with("torch")),
-    Script("keras_fit.py", (1, 2), python_with("tensorflow"), resumes=True),
+    Script("torch_mnist.py", python=python_with("torch"), heavy=True),
+    Script("keras_fit.py", (1, 2), python_with("tensorflow"), resumes=True, heavy=True),
     Script("loop.sh", (1, 2)),
     Script("deaf.py"),
 ]
 NO_SUCH_MODULE = Script("no_such_module.py", (1, 2))
-THERE = [s for s in ORDINARY if s.python]
+THERE = [s for s in ORDINARY if s.python and (DEEP or not s.heavy)]
 MISSING = "no interpreter of this machine has its package"
 LARGEST = 4  # GPUs of the hooked job, of which it must give some: one GPU too few for that and all the others
 GPUS = LARGEST + len(THERE) - 1
@@ -120,7 +122,14 @@ def grew(shapes: list[int]) -> bool:
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(s, id=s.name, marks=pytest.mark.skipif(s.python is None, reason=MISSING)) for s in ORDINARY],
+    [
+        pytest.param(
+            s,
+            id=s.name,
+            marks=[pytest.mark.skipif(s.python is None, reason=MISSING), *([pytest.mark.deep] if s.heavy else [])],
+        )
+        for s in ORDINARY
+    ],
 )
 def test_an_ordinary_script_does_every_line_once_and_is_not_stopped_unless_it_resumes(ran: Ran, script: Script) -> None:
     lines = ran.lines[script.name]

@@ -63,6 +63,7 @@ def test_a_loop_that_begins_again_is_found_out_and_exits_with_1(up: Up, tmp_path
     assert found["counts"][0]["lost"] == "" and found["counts"][1]["lost"].startswith("lost ")
 
 
+@pytest.mark.deep
 def test_a_command_without_visible_progress_is_restarted_and_nothing_is_claimed(up: Up, tmp_path: Path) -> None:
     code, found, _ = rehearsed(up, tmp_path, "sleep", "100000")
     assert code == 0
@@ -130,6 +131,7 @@ for step in state.steps(120):
 """
 
 
+@pytest.mark.deep
 def test_a_short_training_is_run_whole_and_what_a_stop_changes_is_said(up: Up, tmp_path: Path) -> None:
     """Each kind of what cannot be kept, in one script; what varies by itself is none of it."""
     (tmp_path / "train.py").write_text(LOSES)
@@ -146,6 +148,7 @@ def test_a_short_training_is_run_whole_and_what_a_stop_changes_is_said(up: Up, t
     assert any("printed lines twice, such as 'begins'" in line for line in told), told
 
 
+@pytest.mark.deep
 def test_a_training_that_loses_nothing_leaves_the_same_whatever_it_draws(up: Up, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(KEEPS)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
@@ -165,7 +168,9 @@ for step in state.steps(int(sys.argv[1])):
 """
 
 
-@pytest.mark.parametrize(("steps", "seconds"), [(120, "60"), (100_000, "1")], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("steps", "seconds"), [pytest.param(120, "60", marks=pytest.mark.deep), (100_000, "1")], ids=["short", "long"]
+)
 def test_a_training_that_does_not_start_again_is_said_to(up: Up, tmp_path: Path, steps: int, seconds: str) -> None:
     (tmp_path / "train.py").write_text(STARTS_ONCE)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", str(steps), seconds=seconds)
@@ -180,6 +185,7 @@ def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_
     assert "The training is failed before its rehearsal was over: the training process ended with exit code 3" in said
 
 
+@pytest.mark.deep
 def test_ctrl_c_cancels_the_rehearsal(up: Up, tmp_path: Path) -> None:
     command = [sys.executable, str(TRAINERS / "until_told.py"), str(tmp_path / "never")]
     process = reshape(up, tmp_path, "rehearse", "--gpus", "1", "--seconds", "1000", "--", *command)

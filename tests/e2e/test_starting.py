@@ -55,7 +55,11 @@ def test_the_table_leads_to_a_script_for_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[pytest.mark.deep] if needs(name) == "tensorflow" else []) for name in SCRIPTS]
+    "script",
+    [
+        pytest.param(name, marks=[pytest.mark.deep] if needs(name) in documents.HEAVY - {"torch"} else [])
+        for name in SCRIPTS
+    ],
 )
 def test_a_script_that_is_stopped_goes_on_where_it_was(script: str, tmp_path: Path) -> None:
     if python_with(needs(script)) is None:
