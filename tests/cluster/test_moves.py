@@ -28,6 +28,7 @@ SAVED = re.compile(r"^checkpoint=g(\d+)-s(\d+) ", re.MULTILINE)
 ZOO = ["python", "torch_zoo.py", "gru", "--samples", "256", "--batch-size", "256", "--epochs", str(ENDLESS)]
 SCRIPTS = {"keras": "keras_digits.py", "torch": "torch_digits.py"}
 MOVES_S = 90.0  # within which a move is decided and made
+CONVERGES_S = 240.0  # some hundred epochs
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def play(installed: Installed) -> Play:
         here, there = before["node"], next(node for node in NODES if node != before["node"])
         scene.insert("mate", node=there)
         beside = [scene.insert(name, ends=True, node=here) for name in ("one", "two")]
-        answered("it has converged", lambda: installed.job(job)["category"] == "CC", MOVES_S)
+        answered("it has converged", lambda: installed.job(job)["category"] == "CC", CONVERGES_S)
         speculative = scene.moved(job, 1, installed.job(job) | {"node": here}, pod)
         before, pod = installed.job(job), installed.pod(job)
         scene.complete(*beside)
