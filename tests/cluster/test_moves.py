@@ -101,8 +101,11 @@ def play(installed: Installed) -> Play:
     """Two that progress beside a GRU: converged, it moves to where one trains; then both end, and it moves back."""
     installed.bed.provide(training_images.archive("torch"))
     scene = Scene(installed)
+    # With a core asked for, its prediction hangs on who trains beside it. Without, it may have the whole node once they
+    # end, and as it is the last one to end, only the size of the nodes counts.
+    asked = {"image": training_images.name_of("torch"), "resources": {"cores": 1.0}}
     try:
-        job = scene.insert("gru", job_type="gru", image=training_images.name_of("torch"), command=ZOO)
+        job = scene.insert("gru", job_type="gru", command=ZOO, **asked)
         before, pod = installed.job(job), installed.pod(job)
         here, there = before["node"], next(node for node in NODES if node != before["node"])
         scene.insert("mate", node=there)
