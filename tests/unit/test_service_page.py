@@ -1,0 +1,44 @@
+"""The systemd unit of docs/how-to/service.md starts a command that exists, and does not end trainings with it."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reshape.cli.main import cli
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "service.md"
+
+
+@pytest.fixture(scope="module")
+def unit() -> configparser.ConfigParser:
+    (text,) = re.findall(r'```ini title="reshape.service"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(text)
+    return parser
+
+
+def test_what_the_unit_starts_is_a_command_with_these_options(unit: configparser.ConfigParser) -> None:
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert program.endswith("/bin/reshape")
+    state = words[words.index("--state") + 1]
+    assert state == f"/var/lib/{unit['Service']['StateDirectory']}"
+    done = CliRunner().invoke(cli, [*words, "--help"])
+    assert done.exit_code == 0, done.output
+    refused = CliRunner().invoke(cli, [*words, "--no-such-option"])
+    assert refused.exit_code == 2, "or this test would take any option for one that exists"
+
+
+def test_trainings_outlive_the_service_and_a_stop_may_take_as_long_as_down_waits(
+    unit: configparser.ConfigParser,
+) -> None:
+    assert unit["Service"]["KillMode"] == "process"
+    help_of_down = CliRunner().invoke(cli, ["down", "--help"]).output
+    (seconds,) = re.findall(r"at most (\d+) s", help_of_down)
+    assert int(unit["Service"]["TimeoutStopSec"]) > int(seconds)
