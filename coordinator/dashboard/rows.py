@@ -95,6 +95,7 @@ class JobRow:
     """One job in a table."""
 
     job_id: str
+    owner: str
     state: str
     gpus: str
     allowed: str
@@ -110,6 +111,7 @@ def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
     done, total = view.get("iters_done") or 0, view.get("iterations")
     return JobRow(
         job_id=words.text(view.get("job_id")),
+        owner=words.text(view.get("owner")),
         state=words.state(view),
         gpus=words.gpu_count(view),
         allowed=words.joined(view.get("optional_num_gpus"), "", ", "),

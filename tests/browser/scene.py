@@ -30,7 +30,7 @@ def busy() -> World:
     """Two nodes with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
     world = World(gpus=8, nodes=[SECOND_NODE])
     loss = Behaviour(iterations=6_000, value=2.3, value_name="loss")
-    world.submit("resnet50-imagenet", [1, 2, 4], loss)
+    world.submit("resnet50-imagenet", [1, 2, 4], loss, owner="mia")
     world.submit("bert-large-finetune-squad", [2, 4], Behaviour(iterations=6_000))
     world.submit("vgg", [1], Behaviour(iterations=6_000), elastic=False)
     world.submit("short", [1], Behaviour(iterations=30))

@@ -93,6 +93,14 @@ def test_a_strange_name_can_be_followed_to_its_page(tab: Chrome, live: Live) -> 
     assert tab.do("window.ran") is None
 
 
+def test_the_list_of_jobs_says_whose_each_is(tab: Chrome, live: Live) -> None:
+    tab.look(*LOOKS["light"])
+    go(tab, live, "/jobs")
+    rows = tab.do("[...document.querySelectorAll('.jobs tbody tr')].map((row) => row.innerText)")
+    assert "mia" in next(row for row in rows if "resnet50" in row)
+    assert "mia" not in next(row for row in rows if "bert" in row)
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_what_if_is_asked_by_a_form_and_answered_beside_now(tab: Chrome, live: Live, look: str) -> None:
     tab.look(*LOOKS[look])
