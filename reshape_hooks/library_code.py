@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sysconfig
@@ -25,10 +26,16 @@ def real_path(file: str) -> str:
 
     Hundreds of modules are looked at before a first step, and they share some folders.
     """
-    if Path(file).is_symlink():
+    folder, separator, name = file.rpartition(os.sep)
+    if not folder.startswith(os.sep) or _is_link(file):
         return os.path.realpath(file)
-    folder, _, name = file.rpartition(os.sep)
-    return f"{_real_folder(folder or os.curdir)}{os.sep}{name}"
+    return _real_folder(folder) + separator + name
+
+
+def _is_link(file: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # code may name anything as its file
+        return Path(file).is_symlink()
+    return False
 
 
 @functools.lru_cache(1024)
