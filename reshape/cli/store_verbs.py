@@ -115,7 +115,9 @@ def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> 
     with _opened(settings, url, must_exist=False) as opened:
         elector = Elector(opened, SystemClock(), Config().term_s, Holder.of_process(os.getpid()))
         count = import_all(opened, lambda: file.read_text("utf-8", "replace").splitlines(), elector, force)
-    click.echo(f"Read {count:,} rows from {file}. `reshape store check` says whether they fit together.")
+    click.echo(
+        f"Read {count:,} row{'s' * (count != 1)} from {file}. `reshape store check` says whether they fit together."
+    )
 
 
 @store.command()

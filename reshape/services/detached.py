@@ -81,7 +81,7 @@ def stop(state: Path, cancel_all: bool = False) -> int:
     """Stop it as Ctrl-C would, and return once it has ended. `Rejected` if what was told to stop still runs then."""
     pid = _written(state).get("pid")
     if not runs(state) or not isinstance(pid, int):
-        raise CoordinatorUnreachable(f"No `reshape up` runs with the state folder {state}; there is nothing to stop.")
+        raise CoordinatorUnreachable(_why_nothing_stops(state))
     if not _is_ours(pid):
         raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
     if _is_paused(pid):  # it would answer nothing, and act on no signal
@@ -114,6 +114,17 @@ def stop(state: Path, cancel_all: bool = False) -> int:
     )
     click.echo(f"Reshape is down. {jobs}")
     return 0
+
+
+def _why_nothing_stops(state: Path) -> str:
+    nobody = f"No `reshape up` runs with the state folder {state}"
+    living = sorted(running_jobs(state))
+    if not living:
+        return f"{nobody}; there is nothing to stop."
+    trains = "train" if len(living) > 1 else "trains"
+    return (
+        f"{nobody}, but {listed(living)} {trains} on: run `reshape up`, then `reshape down --cancel-all` to end that."
+    )
 
 
 def _cancel_all(client: Client) -> list[str]:
