@@ -19,6 +19,7 @@ JAX = [
 ]
 
 
+@pytest.mark.deep
 def test_a_trainer_of_trl_that_writes_beside_its_checkpoints_resumes_exactly(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(SFT, whole, 1)
@@ -42,6 +43,7 @@ def test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly(s
     assert second.measured == undisturbed.measured
 
 
+@pytest.mark.deep
 def test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them_speaks(tmp_path: Path) -> None:
     script = Script("torch", "torch_spawn.py", 12, None, itself=True)
     undisturbed = run(script, tmp_path / "whole", 1)

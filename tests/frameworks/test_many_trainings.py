@@ -40,7 +40,7 @@ def results(folder: Path) -> dict[str, str]:
     return {path.name.partition("-")[2]: path.read_text() for path in folder.glob("result-*")}
 
 
-@pytest.mark.parametrize("library", ["elastic", deep("transformers"), deep("lightning")])
+@pytest.mark.parametrize("library", [deep(name) for name in MODULES])
 def test_trainings_one_after_the_other_and_side_by_side_give_what_each_gives_alone(
     tmp_path: Path, library: str
 ) -> None:

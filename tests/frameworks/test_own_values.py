@@ -23,7 +23,7 @@ def tables(folder: Path) -> dict[str, str]:
     ("script", "stops"),
     [
         deep(LIGHTNING, (2, EVALUATES, 17, 21), name="lightning"),
-        pytest.param(HUGGING_FACE, (3, EVALUATES, 15), id="hugging-face"),
+        deep(HUGGING_FACE, (3, EVALUATES, 15), name="hugging-face"),
         pytest.param(LOOP, (2, 8), id="loop"),
     ],
 )

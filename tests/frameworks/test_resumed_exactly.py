@@ -133,7 +133,7 @@ def same_weights(script: Script, first: Path, second: Path, within: float = 0.0)
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "True"
 
 
-@pytest.mark.parametrize("script", named(ALL, BESIDE_THE_FIRST))
+@pytest.mark.parametrize("script", named(ALL, (LOOP, *BESIDE_THE_FIRST)))
 def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_bits(
     script: Script, tmp_path: Path
 ) -> None:
@@ -207,7 +207,7 @@ def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_b
     assert same_weights(LIGHTNING, whole, parts)
 
 
-@pytest.mark.parametrize("script", named((HUGGING_FACE, LIGHTNING, LOOP, ACCELERATE), (LIGHTNING, ACCELERATE)))
+@pytest.mark.parametrize("script", named((HUGGING_FACE, LIGHTNING, LOOP, ACCELERATE), BESIDE_THE_LOOP))
 def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Script, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     undisturbed = run(script, whole, 1)
