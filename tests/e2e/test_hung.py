@@ -45,6 +45,7 @@ def test_a_training_that_makes_no_step_has_no_expected_end_and_is_not_stopped_fo
         assert up.violations() == []
 
 
+@pytest.mark.deep
 def test_a_training_that_does_nothing_after_it_was_asked_to_stop_is_told_and_waited_for(tmp_path: Path) -> None:
     with running(tmp_path / "s", "1xV100", RESHAPE_NO_STEP_S="3") as up:
         up.client.submit(digits("one", 400, [1]))

@@ -77,6 +77,7 @@ def _prepared(folder: Path) -> Tasks:
     return made
 
 
+@pytest.mark.deep
 def test_the_tasks_hand_on_and_a_stopped_training_ends_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     tasks = _prepared(tmp_path)
