@@ -15,6 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"(?P<indent>\s*)```(?P<language>\w*) *(?:title=\"(?P<title>[^\"]+)\")?(?P<rest>.*)")
 MARK = re.compile(r"\s*<!-- (not run|run by|exit code|needs):? (.+) -->")
+HEAVY = {
+    "tensorflow",
+    "torch",
+    "transformers",
+    "lightning",
+    "jax",
+}  # modules that take seconds of CPU to import
 OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "manifests/README.md")
 
 
@@ -69,10 +76,6 @@ def blocks(document: str) -> Iterator[Block]:
 def with_commands() -> list[str]:
     """The documents of which something is run."""
     return [name for name in names() if any(block.is_run for block in blocks(name))]
-
-
-# Modules of which a start takes many seconds of CPU.
-HEAVY = {"tensorflow", "torch", "transformers", "lightning", "jax"}
 
 
 def needed(document: str) -> set[str]:

@@ -1,10 +1,12 @@
-"""Tables in Markdown, and the docstrings behind the fields of a class."""
+"""Tables in Markdown, and the docstrings and comments behind the fields of a class."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable
+import io
+import tokenize
+from collections.abc import Iterable, Iterator
 
 
 def row(*cells: str) -> str:
@@ -28,3 +30,17 @@ def field_docs(kind: type) -> dict[str, str]:
             text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
             found[node.target.id] = str(text).strip()
     return found
+
+
+def field_comments(kind: type) -> dict[str, str]:
+    """Return the comment that stands behind each field of a class in its source."""
+    return dict(_comments(inspect.getsource(kind)))
+
+
+def _comments(source: str) -> Iterator[tuple[str, str]]:
+    name = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and not token.line[: token.start[1]].strip():
+            name = token.string
+        elif token.type == tokenize.COMMENT and token.line[: token.start[1]].strip():
+            yield name, token.string.lstrip("# ")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import io
-import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
 from tornado.httpserver import HTTPServer
 
-from reference_pages.markdown import table
+from reference_pages.markdown import field_comments, table
 from sidecar import protocol
 from sidecar.endpoints import server
 from sidecar.service import Sidecar
@@ -71,7 +69,7 @@ COORDINATOR = "the coordinator"
 
 
 class Described(NamedTuple):
-    """What an endpoint is for, and whom it obeys."""
+    """One endpoint: what it is for, and whom it obeys."""
 
     method: str
     caller: str
@@ -120,7 +118,7 @@ MESSAGES = (
 def page() -> str:
     """Return the text of docs/reference/sidecar-api.md. `KeyError` if a route is not described here."""
     routes = routes_of(server.make_server(cast(Sidecar, SimpleNamespace())))
-    rows = [_row(path, ENDPOINTS[path]) for path in sorted(routes, key=list(ENDPOINTS).index)]
+    rows = [_endpoint_row(path, ENDPOINTS[path]) for path in sorted(routes, key=list(ENDPOINTS).index)]
     return "\n".join(
         [
             HEAD,
@@ -140,7 +138,7 @@ def routes_of(made: HTTPServer) -> list[str]:
     return [rule.matcher._path for rule in application.wildcard_router.rules]
 
 
-def _row(path: str, described: Described) -> tuple[str, ...]:
+def _endpoint_row(path: str, described: Described) -> tuple[str, ...]:
     return f"`{described.method} {path}`", described.caller, described.does, described.body, described.answer
 
 
@@ -170,17 +168,3 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return "required"
     made = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return "`{}`" if isinstance(made, msgspec.Struct) else f"`{msgspec.json.encode(made).decode()}`"
-
-
-def field_comments(kind: type) -> dict[str, str]:
-    """Return the comment that stands behind each field of a class in its source."""
-    return dict(_comments(inspect.getsource(kind)))
-
-
-def _comments(source: str) -> Iterator[tuple[str, str]]:
-    name = ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and not token.line[: token.start[1]].strip():
-            name = token.string
-        elif token.type == tokenize.COMMENT and token.line[: token.start[1]].strip():
-            yield name, token.string.lstrip("# ")

@@ -85,7 +85,8 @@ def export(settings: CliSettings, file: Path, url: str | None) -> None:
             rows = exported(opened, SystemClock().wall(), complain)
             written = sum(lines.write(f"{line}\n") > 0 for line in rows)
         new.replace(file)
-    click.echo(f"Wrote {written - 1:,} rows into {file}.")  # the first line is no row
+    count = written - 1  # the first line is no row
+    click.echo(f"Wrote {count:,} row{'s' * (count != 1)} into {file}.")
 
 
 @store.command("import")

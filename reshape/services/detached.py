@@ -122,9 +122,8 @@ def _why_nothing_stops(state: Path) -> str:
     if not living:
         return f"{nobody}; there is nothing to stop."
     trains = "train" if len(living) > 1 else "trains"
-    return (
-        f"{nobody}, but {listed(living)} {trains} on: run `reshape up`, then `reshape down --cancel-all` to end that."
-    )
+    cancel = "run `reshape up`, then `reshape down --cancel-all` to cancel every job"
+    return f"{nobody}, but {listed(living)} {trains} on: {cancel}."
 
 
 def _cancel_all(client: Client) -> list[str]:

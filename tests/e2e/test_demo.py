@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 from coordinator.stores.opening import open_store
+from tests.depth import deep
 from tests.e2e.up import ROOT, of_folder, wait_for
 from tests.fakes.terminal import Terminal
 from tests.patience import patient
@@ -222,7 +223,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_anything_starts(tmp_p
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("moment", [pytest.param("is being launched", marks=pytest.mark.deep), "trains on 4 GPUs"])
+@pytest.mark.parametrize("moment", [deep("is being launched"), "trains on 4 GPUs"])
 def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: str) -> None:
     """As a terminal sends it: to the whole foreground group."""
     told = tmp_path / "told"

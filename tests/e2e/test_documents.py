@@ -16,6 +16,7 @@ import pytest
 
 from reshape.client import Client, CoordinatorUnreachable
 from tests import documents
+from tests.depth import deep
 from tests.documents import ROOT, Block
 from tests.e2e.up import ENDED, Up, wait_for
 from tests.interpreters import python_with
@@ -27,7 +28,7 @@ WITHIN_S = 120.0
 def pages() -> Iterator[object]:
     for name in documents.with_commands():
         heavy = documents.needed(name) & documents.HEAVY
-        yield pytest.param(name, id=name, marks=[pytest.mark.deep] if heavy else [])
+        yield deep(name, name=name) if heavy else pytest.param(name, id=name)
 
 
 class Reader:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.depth import DEEP
+from tests.depth import DEEP, deep
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 from tests.fakes.gpu_log import GpuLog
 from tests.interpreters import python_with
@@ -120,18 +120,10 @@ def grew(shapes: list[int]) -> bool:
     return any(after > before for before, after in itertools.pairwise(shapes))
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(
-            s,
-            id=s.name,
-            marks=[pytest.mark.skipif(s.python is None, reason=MISSING), *([pytest.mark.deep] if s.heavy else [])],
-        )
-        for s in ORDINARY
-    ],
-)
+@pytest.mark.parametrize("script", [deep(s, name=s.name) if s.heavy else pytest.param(s, id=s.name) for s in ORDINARY])
 def test_an_ordinary_script_does_every_line_once_and_is_not_stopped_unless_it_resumes(ran: Ran, script: Script) -> None:
+    if script.python is None:
+        pytest.skip(MISSING)
     lines = ran.lines[script.name]
     numbers, last = lines[: lines.index("end")], lines[lines.index("end") :]
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.depth import deep
 from tests.e2e.up import EXAMPLES, ROOT, TRAINERS, WITHIN_S, Up, running, wait_for
 from tests.patience import patient
 
@@ -168,9 +169,7 @@ for step in state.steps(int(sys.argv[1])):
 """
 
 
-@pytest.mark.parametrize(
-    ("steps", "seconds"), [pytest.param(120, "60", marks=pytest.mark.deep), (100_000, "1")], ids=["short", "long"]
-)
+@pytest.mark.parametrize(("steps", "seconds"), [deep(120, "60", name="short"), pytest.param(100_000, "1", id="long")])
 def test_a_training_that_does_not_start_again_is_said_to(up: Up, tmp_path: Path, steps: int, seconds: str) -> None:
     (tmp_path / "train.py").write_text(STARTS_ONCE)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", str(steps), seconds=seconds)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import documents
+from tests.depth import deep
 from tests.e2e.up import ROOT
 from tests.interpreters import python_with
 
@@ -56,10 +57,7 @@ def test_the_table_leads_to_a_script_for_each_kind() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [
-        pytest.param(name, marks=[pytest.mark.deep] if needs(name) in documents.HEAVY - {"torch"} else [])
-        for name in SCRIPTS
-    ],
+    [deep(name) if needs(name) in documents.HEAVY - {"torch"} else name for name in SCRIPTS],
 )
 def test_a_script_that_is_stopped_goes_on_where_it_was(script: str, tmp_path: Path) -> None:
     if python_with(needs(script)) is None:

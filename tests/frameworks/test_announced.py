@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.links.shim_link import announced
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.frameworks.test_resumed_exactly import Script, run, same_weights
 
 SFT = Script("trl", "trl_sft.py", 30, 3, itself=True)

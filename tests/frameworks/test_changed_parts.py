@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.frameworks.test_resumed_exactly import Run, Script, run, same_weights
 
 STEPS = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import reshape_hooks
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.interpreters import python_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "sweep.py"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.frameworks.test_resumed_exactly import EVALUATES, Script, run, same_weights
 
 LIGHTNING = Script("lightning", "lightning_own.py", 18, None, itself=True)  # and 6 in a second call of `fit`

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import deep
 from tests.e2e.test_rehearsal import rehearsed
 from tests.e2e.up import Up, running
-from tests.frameworks.deep_rows import deep
 from tests.frameworks.test_resumed_exactly import SCRIPTS
 from tests.interpreters import python_with
 

@@ -19,7 +19,7 @@ import pytest
 import reshape_hooks
 from reshape_hooks import plain
 from reshape_hooks.locks import violations
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.interpreters import python_with
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.model.gang import rendezvous
-from tests.frameworks.deep_rows import deep
+from tests.depth import deep
 from tests.frameworks.test_resumed_exactly import SCRIPTS, STARTUP, WITHIN_S, Script, run
 from tests.interpreters import python_with
 

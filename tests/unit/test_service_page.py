@@ -15,11 +15,17 @@ from reshape.cli.main import cli
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "service.md"
 
 
+class UnitParser(configparser.ConfigParser):
+    """Keeps names as they are written, as systemd does."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
 @pytest.fixture(scope="module")
-def unit() -> configparser.ConfigParser:
+def unit() -> UnitParser:
     (text,) = re.findall(r'```ini title="reshape.service"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser = UnitParser(interpolation=None)
     parser.read_string(text)
     return parser
 
