@@ -199,6 +199,8 @@ def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str
     that several nodes could give it. A job that can start once others of a machine have ended is told to wait."""
     kind = f"{job.gpu_type} " if job.gpu_type else ""
     allowed = nodes_for(snapshot, job)
+    if job.optional and any(_can_hold(node, job.optional[0]) for node in allowed):
+        return ""  # mostly the first node answers: each waiting job is asked about at each decision
     if not job.optional:
         return f"{job.id} waits: it allows no GPU count at all; submit it again with optional_num_gpus."
     if not allowed and job.pinned is not None:
@@ -221,6 +223,11 @@ def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str
             "it can start once these have ended, and `reshape gpus` names them."
         )
     return ""
+
+
+def _can_hold(node: Node, count: int) -> bool:
+    """Return whether so many GPUs of the node can be had once its jobs have ended."""
+    return node.schedulable and node.heard and node.healthy >= count
 
 
 def told_as_used(node: Node) -> str:

@@ -180,9 +180,9 @@ class Settings(_Checked):
     spare_critical: bool = True
     """Whether a newcomer waits for the next job to end, if its victim would then end after all work on all GPUs could,
     and waiting gives a smaller makespan; False as printed."""
-    planner: PlannerName = "paper"
-    """Who places jobs on GPUs: Algorithms 1 and 2 of the paper alone, or the best of a few complete plans, theirs among
-    them, each continued to the end of all known jobs."""
+    planner: PlannerName = "rollout"
+    """Who places jobs on GPUs: the best of a few complete plans, each continued to the end of all known jobs, or
+    Algorithms 1 and 2 of the paper alone."""
     makespan_weight: float = 1.0
     """What one per cent of makespan counts to the planner against one per cent of mean completion time; 0: nothing."""
     moves: bool = True

@@ -19,21 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Profiles
 from adaptive_scheduler.snapshot import Gpu, Node
 from benchmarks.result import Result, Row, Table
 from experiments import report
+from experiments.comparison_policies import PLANNER
 from experiments.run import compare
+from experiments.sidecar_policy import sidecar_setup
 from experiments.traces import replay
 from experiments.workloads import build
-from simulator.scenario import Costs, PolicySetup, Submission, Workload
+from simulator.scenario import Costs, Submission, Workload
 
 TITLE = "simulated makespan and mean completion time of the planner, beside the paper's rules and peers'"
 MEASURES = {"makespan": "makespan_s", "mean completion": "mean_jct_s"}
 GOALS = {"makespan": 0.96, "mean completion": 0.975}  # of the geometric means
 PAPER = "sidecar"
-PLANNER = "planner"
 PEERS = ("default", "elastic-srjf", "srtf", "afs-l", "optimus")
 RIGID_SHORT = 10
 RIGID_SHORT_S = 10_000.0
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Result:
         _compared(name, what, key, policies) for name, policies in measured.items() for what, key in MEASURES.items()
     ]
     geometric = [_geometric_mean([row for row in rows if row.what.endswith(what)], what) for what in MEASURES]
-    notes = ["Ours: RESHAPE_PLANNER=rollout. Theirs: the paper's rules, the default. CPU: of the whole simulation."]
+    notes = ["Ours: policy `planner`. Theirs: the paper's rules, policy `sidecar`. CPU: of the whole simulation."]
     if _data_folder() is None and not options.tiny:
         notes.append("Published traces were left out: set RESHAPE_DATA to a folder that has them.")
     tables = [_table_of_policies(name, policies) for name, policies in measured.items()]
@@ -107,13 +107,12 @@ def rigid_case() -> Workload:
     jobs = [Submission(f"short{i}", "t", 0.0, (1,), RIGID_SHORT_S, 1) for i in range(RIGID_SHORT)]
     jobs.append(Submission("long", "t", 0.0, (1,), RIGID_LONG_S, 1))
     nodes = (Node("a", "V100", (Gpu("a0"), Gpu("a1"))),)
-    ours = PolicySetup(PAPER, decide, Costs.in_place(DEFAULT_OVERHEADS), profiles)
+    ours = sidecar_setup(Costs.in_place(DEFAULT_OVERHEADS), profiles)
     return Workload("one long rigid job", 0, tuple(jobs), nodes, (ours,))
 
 
 def _measure(workload: Workload) -> dict[str, dict[str, Any]]:
     """Return the measures of each policy, and the bounds on them under the name `bound`."""
-    workload = _with_planner(workload)
     known = {one.name for one in workload.policy_setups}
     bounds = report.bounds_of(workload)
     found: dict[str, dict[str, Any]] = {}
@@ -172,19 +171,9 @@ def _table_of_variations() -> Table:
 
 
 def _planner_by_paper(workload: Workload) -> tuple[float, ...]:
-    workload = _with_planner(workload)
     (planner,) = compare(workload, [PLANNER], bounded=False)
     (paper,) = compare(workload, [PAPER], bounded=False)
     return tuple(planner.row[key] / paper.row[key] for key in MEASURES.values())
-
-
-def _with_planner(workload: Workload) -> Workload:
-    """Add the planner to the policies; peers get the costs of the last one, the paper's rules."""
-    ours = next(one for one in workload.policy_setups if one.name == PAPER)
-    settings = replace(ours.settings, planner="rollout")
-    planner = replace(ours, name=PLANNER, settings=settings, plan=partial(decide, settings=settings))
-    others = [one for one in workload.policy_setups if one.name != PAPER]
-    return replace(workload, policy_setups=(*others, planner, ours))
 
 
 def _compared(name: str, what: str, key: str, policies: Mapping[str, Mapping[str, Any]]) -> Row:

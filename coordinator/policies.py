@@ -1,7 +1,8 @@
 """The policies of `reshape up` by name: what each sets of the coordinator and of the scheduler.
 
-`termination` is the case-study baseline of SideCar scheduling (G15): the same decisions, carried out by stopping and
-launching again.
+`sidecar` are Algorithms 1 and 2 of SideCar scheduling alone; `planner`, the default, takes another plan where it is
+predicted to be better. `termination` is the paper's case-study baseline (G15): the decisions of `sidecar`, carried out
+by stopping and launching again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ class PolicyChoice(NamedTuple):
 
 
 POLICIES = {
-    "sidecar": PolicyChoice({}, {}),
+    "planner": PolicyChoice({}, {}),
+    "sidecar": PolicyChoice({}, {"planner": "paper"}),
     "termination": PolicyChoice(
-        {"reshape_by": "relaunch", "early_initialization": False}, {"min_gain_factor": 0.0, "cooldown_factor": 0.0}
+        {"reshape_by": "relaunch", "early_initialization": False},
+        {"planner": "paper", "min_gain_factor": 0.0, "cooldown_factor": 0.0},
     ),
     "default": PolicyChoice({}, {"systems": ()}),
 }

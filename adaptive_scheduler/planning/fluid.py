@@ -17,6 +17,8 @@ from typing import NamedTuple
 from adaptive_scheduler.planning.planned_jobs import PlannedCluster
 
 SAME_MOMENT_S = 1e-9
+MOST_ENDS = 200
+"""Ends of jobs that are simulated; what is left then is estimated. A plan differs from others by what it does soon."""
 LATE_FIRST = 1e6
 """Seconds of gain that a late job's growth counts more than another's, where late ones go first."""
 
@@ -100,23 +102,31 @@ class FluidPolicy:
         self.num_gpus = [place.num_gpus for place in places]
         self.trains_at_s = [place.trains_at_s for place in places]
         self.changes_at_s = [place.changes_at_s for place in places]
-        self.fraction_left = [1.0] * len(places)
-        self.counted_at_s = [0.0] * len(places)
         self.version = [0] * len(places)
-        self.on_host: list[list[int]] = [[] for _ in self.hosts]
-        self.whole_s = [
-            self._whole_s(job, place.host, place.num_gpus) if place.host >= 0 else math.inf
-            for job, place in enumerate(places)
-        ]
+        self.whole_s = [math.inf] * len(places)  # by job: seconds of all iterations left at the beginning, where it is
+        self.ends_at_s = [math.inf] * len(places)
+        self.changeable_at_s = [math.inf] * len(places)
+        self.on_host: list[set[int]] = [set() for _ in self.hosts]
+        self.keeps = [0] * len(places)  # by job: its next smaller count where it is; 0: it has the smallest
+        self.givers: list[set[int]] = [set() for _ in self.hosts]  # by host: the jobs there with a smaller count
+        self.movers = set[int]()  # running jobs that might gain by a move
+        self.free = [cluster.gpus[host] if cluster.is_open[host] else 0 for host in self.hosts]
+        # What could not be done stays impossible until its host changes: jobs have ever less left to gain, and victims
+        # ever less time. So only hosts that changed are looked at again.
+        self.useful_hosts = set[int]()  # those with free GPUs or a giver
+        self.changed_for_start = set[int]()
+        self.changed_for_growth = set[int]()
+        self.changed_for_moves = set[int]()
+        self.changed_movers = set[int]()  # jobs
+        self.refused = -1  # the first waiting job, if no host could take it when it was last looked at
+        self.wakes: list[tuple[float, int]] = []  # (moment, job): when it may be changed again
         for job, place in enumerate(places):
             if place.host >= 0:
-                self.on_host[place.host].append(job)
-        self.free = [
-            max(0, cluster.gpus[host] - sum(self.num_gpus[job] for job in self.on_host[host]))
-            if cluster.is_open[host]
-            else 0
-            for host in self.hosts
-        ]
+                self._settle(job, fraction_left=1.0)
+                if cluster.is_open[place.host]:
+                    self.free[place.host] = max(0, self.free[place.host] - place.num_gpus)
+        for host in self.open_hosts:
+            self._touch(host)
         self.queue = sorted((self._queue_key(job), job) for job, place in enumerate(places) if place.host < 0)
         heapq.heapify(self.queue)
         self.ends: list[tuple[float, int, int]] = []  # (moment, job, version); version -1: the policy is only asked
@@ -130,6 +140,8 @@ class FluidPolicy:
         self.queue = [(key, job) for key, job in self.queue if job in may_start]
         heapq.heapify(self.queue)
         self.free = [min(idle, free) for idle, free in zip(self.cluster.idle, self.free, strict=True)]
+        for host in self.open_hosts:
+            self._touch(host)
         self._act_now()
         return self.changes
 
@@ -155,18 +167,46 @@ class FluidPolicy:
                 sum_s += moment_s + self.jobs[job].age_s
                 self._leave_host(job)
                 self.version[job] += 1
+                if ended == MOST_ENDS:
+                    return self._estimate_rest(sum_s)
             self._act_now()
         return PlanOutcome(sum_s, self.now_s) if ended == len(self.jobs) else NEVER
 
+    def _estimate_rest(self, sum_s: float) -> PlanOutcome:
+        """Return what would follow if all GPUs did the work that is left without a loss, the shortest job first.
+
+        `sum_s`: completion times of the jobs that have ended."""
+        work = list[tuple[float, int, float]]()
+        for job, one in enumerate(self.jobs):
+            if self.host[job] >= 0:
+                left = self._fraction_left_now(job)
+                work.append(
+                    (left * one.least_gpu_s, job, max(self.trains_at_s[job] - self.now_s, left * one.fastest_s))
+                )
+            elif not self.version[job]:  # neither running nor ended
+                work.append((one.least_gpu_s, job, one.start_s + one.fastest_s))
+        total = sum(self.cluster.gpus[host] for host in self.open_hosts)
+        done_gpu_s = 0.0
+        last_s = self.now_s
+        for gpu_s, job, fastest_s in sorted(work):
+            done_gpu_s += gpu_s
+            end_s = self.now_s + max(done_gpu_s / total, fastest_s)
+            last_s = max(last_s, end_s)
+            sum_s += end_s + self.jobs[job].age_s
+        return PlanOutcome(sum_s, last_s)
+
     def _act_now(self) -> None:
+        while self.wakes and self.wakes[0][0] <= self.now_s + SAME_MOMENT_S:
+            job = heapq.heappop(self.wakes)[1]
+            if self.host[job] >= 0:
+                self._touch(self.host[job])
+                self.changed_movers.add(job)
         self._start_waiting()
-        for host in self.open_hosts:
-            if self.free[host] > 0:
-                self._grow_on(host)
+        for host in sorted(self.changed_for_growth):
+            self._grow_on(host)
+        self.changed_for_growth.clear()
         if self.cluster.moves and not self.queue:
-            for host in self.open_hosts:
-                if self.free[host] > 0:
-                    self._move_to(host)
+            self._move_jobs()
 
     # Waiting jobs.
 
@@ -177,20 +217,29 @@ class FluidPolicy:
     def _start_waiting(self) -> None:
         while self.queue:
             job = self.queue[0][1]
-            if self._start_on_free(job) or self._start_with_victim(job) or self._start_with_victims(job):
+            changed = self.changed_for_start if job == self.refused else self.useful_hosts
+            hosts = sorted(host for host in changed if self.cluster.may_be_on(job, host))
+            self.budget.spend(len(changed))
+            if (
+                self._start_on_free(job, hosts)
+                or self._start_with_victim(job, hosts)
+                or self._start_with_victims(job, hosts)
+            ):
                 heapq.heappop(self.queue)
+                self.refused = -1
             else:
+                self.refused = job
+                self.changed_for_start.clear()
                 return
 
-    def _start_on_free(self, job: int) -> bool:
+    def _start_on_free(self, job: int, hosts: Sequence[int]) -> bool:
         """Start the job where it is fastest on its share of the free GPUs."""
         one = self.jobs[job]
         best = None
         waiting_per_host = -(-len(self.queue) // max(1, len(self.open_hosts)))
-        self.budget.spend(len(self.open_hosts))
-        for host in self.open_hosts:
+        for host in hosts:
             free = self.free[host]
-            if free <= 0 or not self.cluster.may_be_on(job, host):
+            if free <= 0:
                 continue
             counts = one.counts[self.cluster.kinds[host]]
             share = max(1, self.cluster.gpus[host] // (len(self.on_host[host]) + waiting_per_host))
@@ -204,29 +253,27 @@ class FluidPolicy:
         if best is None:
             return False
         _, host, count = best
-        self.free[host] -= count
-        self._put_on_host(job, host, count, one.start_s)
+        self._change_free(host, -count)
+        self._change_place(job, host, count, one.start_s)
         self._note_change(PlannedChange(job, host, count))
         return True
 
-    def _start_with_victim(self, job: int) -> bool:
+    def _start_with_victim(self, job: int, hosts: Sequence[int]) -> bool:
         """Shrink the job that loses least, if it lasts longer than the newcomer would."""
         one = self.jobs[job]
         best = None
-        for host in self.open_hosts:
-            if not self.cluster.may_be_on(job, host):
-                continue
+        for host in hosts:
             kind = self.cluster.kinds[host]
-            self.budget.spend(len(self.on_host[host]))
-            for victim in self.on_host[host]:
-                if not self._may_give(victim):
+            soonest_s = self.now_s + one.seconds[kind][one.counts[kind][-1]] + one.start_s
+            self.budget.spend(len(self.givers[host]))
+            for victim in self.givers[host]:
+                if self.ends_at_s[victim] < soonest_s or not self._may_give(victim):
                     continue
-                has = self.num_gpus[victim]
-                keeps = _largest_within(self.jobs[victim].counts[kind], has - 1)
-                count = keeps and _largest_within(one.counts[kind], self.free[host] + has - keeps)
+                keeps = self.keeps[victim]
+                count = _largest_within(one.counts[kind], self.free[host] + self.num_gpus[victim] - keeps)
                 if not count:
                     continue
-                if self.fraction_left[job] * one.seconds[kind][count] + one.start_s > self._left_s(victim):
+                if one.seconds[kind][count] + one.start_s > self._left_s(victim):
                     continue
                 loss_s = self._loss_s(victim, keeps)
                 if best is None or (loss_s, victim) < best[:2]:
@@ -237,17 +284,15 @@ class FluidPolicy:
         self._take_from_victims(PlannedChange(job, host, count, (PlannedGift(victim, keeps),)))
         return True
 
-    def _start_with_victims(self, job: int) -> bool:
+    def _start_with_victims(self, job: int, hosts: Sequence[int]) -> bool:
         """Start the job on its smallest count where several victims together lose least, if each lasts longer."""
         one = self.jobs[job]
         best = None
-        for host in self.open_hosts:
-            if not self.cluster.may_be_on(job, host):
-                continue
+        for host in hosts:
             counts = one.counts[self.cluster.kinds[host]]
-            if counts[0] > self.cluster.gpus[host]:
+            if counts[0] > self.cluster.gpus[host] or not self.givers[host]:
                 continue
-            ends_s = self.fraction_left[job] * one.seconds[self.cluster.kinds[host]][counts[0]] + one.start_s
+            ends_s = one.seconds[self.cluster.kinds[host]][counts[0]] + one.start_s
             found = self._least_loss(host, counts[0] - self.free[host], ends_s)
             if found is not None and (best is None or found[0] < best[0]):
                 best = found[0], PlannedChange(job, host, counts[0], found[1])
@@ -267,8 +312,8 @@ class FluidPolicy:
         gifts = dict[int, tuple[float, int]]()
         while missing > 0:
             best = None
-            self.budget.spend(len(self.on_host[host]))
-            for victim in self.on_host[host]:
+            self.budget.spend(len(self.givers[host]))
+            for victim in self.givers[host]:
                 lost_s, has = gifts.get(victim, (0.0, self.num_gpus[victim]))
                 keeps = _largest_within(self.jobs[victim].counts[kind], has - 1)
                 if not keeps or not self._may_give(victim) or ends_s > self._left_s(victim):
@@ -295,7 +340,7 @@ class FluidPolicy:
 
     def _left_s(self, job: int) -> float:
         """Return the seconds that a running job still trains as it is placed now."""
-        return self._fraction_left_now(job) * self.whole_s[job]
+        return max(0.0, self.ends_at_s[job] - max(self.now_s, self.trains_at_s[job]))
 
     def _loss_s(self, victim: int, keeps: int) -> float:
         """Return the seconds by which a job ends later with fewer GPUs of its host."""
@@ -309,21 +354,15 @@ class FluidPolicy:
         for victim, keeps in change.gifts:
             given += self.num_gpus[victim] - keeps
             self._change_place(victim, change.host, keeps, self.jobs[victim].reshape_s)
-        if self.changes is None:
-            self.free[change.host] += given - change.num_gpus
-        else:
-            self.free[change.host] -= max(0, change.num_gpus - given)
-        self._put_on_host(change.job, change.host, change.num_gpus, self.jobs[change.job].start_s)
+        released = given if self.changes is None else min(given, change.num_gpus)
+        self._change_free(change.host, released - change.num_gpus)
+        self._change_place(change.job, change.host, change.num_gpus, self.jobs[change.job].start_s)
         self._note_change(change)
-
-    def _put_on_host(self, job: int, host: int, count: int, still_s: float) -> None:
-        self.on_host[host].append(job)
-        self._change_place(job, host, count, still_s)
 
     # Running jobs.
 
     def _must_not_change(self, job: int) -> bool:
-        return max(self.trains_at_s[job], self.changes_at_s[job]) > self.now_s + SAME_MOMENT_S
+        return self.changeable_at_s[job] > self.now_s + SAME_MOMENT_S
 
     def _grow_on(self, host: int) -> None:
         """Give free GPUs of the host to the jobs on it that gain most per GPU, while one gains more than its cost."""
@@ -349,36 +388,47 @@ class FluidPolicy:
             if best is None:
                 return
             _, job, count = best
-            self.free[host] -= count - self.num_gpus[job]
+            self._change_free(host, self.num_gpus[job] - count)
             self._change_place(job, host, count, self.jobs[job].reshape_s)
             self._note_change(PlannedChange(job, host, count))
 
-    def _move_to(self, host: int) -> None:
+    def _move_jobs(self) -> None:
+        """Look at all jobs for hosts that have changed, and at jobs that have changed for all hosts."""
+        changed_jobs = self.changed_movers & self.movers
+        self.changed_movers = set()
+        for host in sorted(self.useful_hosts if changed_jobs else self.changed_for_moves):
+            jobs = self.movers if host in self.changed_for_moves else changed_jobs
+            self.changed_for_moves.discard(host)
+            if self.free[host] > 0:
+                self._move_to(host, jobs)
+
+    def _move_to(self, host: int, jobs: Collection[int]) -> None:
         """Bring jobs of other hosts here that gain more than the move costs, the largest gain first."""
         kind = self.cluster.kinds[host]
         while self.free[host] > 0:
             best = None
-            self.budget.spend(len(self.jobs))
-            for job, here in enumerate(self.host):
+            self.budget.spend(len(jobs))
+            for job in tuple(jobs):
                 one = self.jobs[job]
-                if here < 0 or here == host or one.job.pinned is not None or self._must_not_change(job):
+                left = self._fraction_left_now(job)
+                if left * (self.whole_s[job] - one.fastest_s) - one.move_s <= one.move_s:
+                    self.movers.discard(job)  # whatever host it moved to
+                    continue
+                if self.host[job] == host or self._must_not_change(job):
                     continue
                 count = _largest_within(one.counts[kind], self.free[host])
                 if not count:
                     continue
-                gain_s = self._fraction_left_now(job) * (self.whole_s[job] - one.seconds[kind][count]) - one.move_s
+                gain_s = left * (self.whole_s[job] - one.seconds[kind][count]) - one.move_s
                 if gain_s > one.move_s and (best is None or (gain_s, -job) > best[0]):
                     best = (gain_s, -job), job, count
             if best is None:
                 return
             _, job, count = best
-            before = self.host[job]
-            had = self.num_gpus[job]
-            self.on_host[before].remove(job)
-            if self.changes is None and self.cluster.is_open[before]:
-                self.free[before] += had
-            self.free[host] -= count
-            self._put_on_host(job, host, count, self.jobs[job].move_s)
+            if self.changes is None:
+                self._change_free(self.host[job], self.num_gpus[job])
+            self._change_free(host, -count)
+            self._change_place(job, host, count, self.jobs[job].move_s)
             self._note_change(PlannedChange(job, host, count))
 
     # Bookkeeping.
@@ -390,35 +440,73 @@ class FluidPolicy:
         return one.here_s if found is None else found
 
     def _fraction_left_now(self, job: int) -> float:
-        """Return the fraction of its iterations that is left now."""
-        began_s = max(self.trains_at_s[job], self.counted_at_s[job])
-        if self.now_s <= began_s:
-            return self.fraction_left[job]
-        return max(0.0, self.fraction_left[job] - (self.now_s - began_s) / self.whole_s[job])
+        """Return the fraction of its iterations that a running job has left now."""
+        return self._left_s(job) / self.whole_s[job]
 
     def _change_place(self, job: int, host: int, count: int, still_s: float) -> None:
         """Place the job from now on; it trains once it has stood still for `still_s`."""
+        fraction_left = 1.0
         if self.host[job] >= 0:
-            self.fraction_left[job] = self._fraction_left_now(job)
-        self.counted_at_s[job] = self.now_s
+            fraction_left = self._fraction_left_now(job)
+            self._forget_place(job)
         self.host[job] = host
         self.num_gpus[job] = count
         self.trains_at_s[job] = self.now_s + still_s
-        self.whole_s[job] = self._whole_s(job, host, count)
+        self._settle(job, fraction_left)
+        self._touch(host)
         if self.changes is None:
             self._push_end(job)
 
+    def _settle(self, job: int, fraction_left: float) -> None:
+        """Note what follows from the place that a job has got."""
+        host = self.host[job]
+        one = self.jobs[job]
+        self.whole_s[job] = self._whole_s(job, host, self.num_gpus[job])
+        self.on_host[host].add(job)
+        self.keeps[job] = _largest_within(one.counts[self.cluster.kinds[host]], self.num_gpus[job] - 1)
+        if self.keeps[job]:
+            self.givers[host].add(job)
+        if one.job.pinned is None:
+            self.movers.add(job)
+            self.changed_movers.add(job)
+        self.ends_at_s[job] = max(self.trains_at_s[job], self.now_s) + fraction_left * self.whole_s[job]
+        self.changeable_at_s[job] = max(self.trains_at_s[job], self.changes_at_s[job])
+        if self.now_s < self.changeable_at_s[job] < math.inf:
+            heapq.heappush(self.wakes, (self.changeable_at_s[job], job))
+
+    def _forget_place(self, job: int) -> None:
+        host = self.host[job]
+        self.on_host[host].discard(job)
+        self.givers[host].discard(job)
+        self.movers.discard(job)
+        self._touch(host)
+
+    def _change_free(self, host: int, more: int) -> None:
+        """Count GPUs of the host that become free, or are no longer; those of a closed one never are."""
+        if self.cluster.is_open[host]:
+            self.free[host] += more
+            self._touch(host)
+
+    def _touch(self, host: int) -> None:
+        """Note that the host has changed, so that it is looked at again."""
+        if not self.cluster.is_open[host]:
+            return
+        if self.free[host] > 0 or self.givers[host]:
+            self.useful_hosts.add(host)
+        else:
+            self.useful_hosts.discard(host)
+        self.changed_for_start.add(host)
+        if self.free[host] > 0:
+            self.changed_for_growth.add(host)
+            self.changed_for_moves.add(host)
+
     def _push_end(self, job: int) -> None:
         self.version[job] += 1
-        starts_s = max(self.trains_at_s[job], self.now_s)
-        end_s = starts_s + self.fraction_left[job] * self.whole_s[job]
-        heapq.heappush(self.ends, (end_s, job, self.version[job]))
+        heapq.heappush(self.ends, (self.ends_at_s[job], job, self.version[job]))
 
     def _leave_host(self, job: int) -> None:
-        host = self.host[job]
-        self.on_host[host].remove(job)
-        if self.cluster.is_open[host]:
-            self.free[host] += self.num_gpus[job]
+        self._forget_place(job)
+        self._change_free(self.host[job], self.num_gpus[job])
         self.host[job] = -1
 
     def _note_change(self, change: PlannedChange) -> None:

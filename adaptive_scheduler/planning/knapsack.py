@@ -6,9 +6,11 @@ only propose: the planner takes the plan where what follows it is better. Called
 
 from __future__ import annotations
 
+import heapq
 import math
 import statistics
 from collections.abc import Collection
+from itertools import islice
 from typing import NamedTuple
 
 from adaptive_scheduler.planning.fluid import Budget, PlannedChange, PlannedGift
@@ -73,26 +75,35 @@ class _KnapsackSearch:
             self.on_host[self.jobs[job].host].append(job)
 
     def propose_changes(self) -> list[PlannedChange]:
+        """Return the changes node by node. A plan whose jobs another node has taken is made anew only once its turn
+        comes: without them it can hardly be worth more."""
         changes = list[PlannedChange]()
-        plans = {host: self._fill_node(host) for host, is_open in enumerate(self.cluster.is_open) if is_open}
-        while True:
-            useful = [(plan.gain, -host) for host, plan in plans.items() if plan is not None]
-            if not useful:
-                return changes
-            host = -max(useful)[1]
-            chosen = plans.pop(host)
-            assert chosen is not None
-            given = {share.job for share in chosen.shares}
-            self.used |= given
-            changes += self._changes_for_shares(host, chosen.shares)
-            for other, plan in plans.items():
-                if plan is not None and any(share.job in given for share in plan.shares):
-                    plans[other] = self._fill_node(other)
+        plans = dict[int, NodePlan]()
+        best_first = list[tuple[float, int]]()
+
+        def make_plan(host: int) -> None:
+            plan = self._fill_node(host)
+            if plan is not None:
+                plans[host] = plan
+                heapq.heappush(best_first, (-plan.gain, host))
+
+        for host, is_open in enumerate(self.cluster.is_open):
+            if is_open:
+                make_plan(host)
+        while best_first:
+            _, host = heapq.heappop(best_first)
+            jobs = {share.job for share in plans[host].shares}
+            if jobs & self.used:
+                make_plan(host)
+                continue
+            self.used |= jobs
+            changes += self._changes_for_shares(host, plans[host].shares)
+        return changes
 
     def _fill_node(self, host: int) -> NodePlan | None:
         """Return the best use of the node's GPUs; None if that is the present one."""
         mine = [job for job in self.on_host[host] if job not in self.used]
-        newcomers = [job for job in self.waiting if self._may_still_come(job, host)][:WAITING]
+        newcomers = list(islice((job for job in self.waiting if self._may_still_come(job, host)), WAITING))
         idle = self.cluster.idle[host]
         if not newcomers and not idle:
             return None

@@ -1,22 +1,28 @@
 """Comparison policies by name: policies that others published, rebuilt from their descriptions; one module per family.
 
-Each returns decisions as `decide()` does, which the same simulator carries out. Called by `run.py` for a policy that a
-workload does not define itself, and by `validation`, which checks each against its authors' figures.
+`planner` is our own, the default of `reshape up`. Each returns decisions as `decide()` does, which the same simulator
+carries out. Called by `run.py` for a policy that a workload does not define itself, and by `validation`, which checks
+each against its authors' figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
+from adaptive_scheduler.engine import decide
 from experiments import optimal_schedule
 from experiments.comparison_policies import gavel_rounds, round_policies, voda
 from simulator.scenario import Planner, PolicySetup, Workload
 
+PLANNER = "planner"
 PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {
     **voda.PLANNERS,
     **round_policies.PLANNERS,
     **gavel_rounds.PLANNERS,
     **optimal_schedule.PLANNERS,
+    PLANNER: lambda workload: _planner_setup(workload).plan,
 }
 """By name: builds the planner of a policy for a workload."""
 
@@ -26,6 +32,16 @@ def policy_setup(name: str, workload: Workload) -> PolicySetup:
 
     It has the costs of the workload's last policy, so that only the decisions differ.
     """
+    if name == PLANNER:
+        return _planner_setup(workload)
     ours = workload.policy_setups[-1]
     says = f"rebuilt from its authors' description; changes cost what they cost {ours.name}"
     return PolicySetup(name, PLANNERS[name](workload), ours.costs, ours.profiles, says=says)
+
+
+def _planner_setup(workload: Workload) -> PolicySetup:
+    """Return the workload's last policy, SideCar scheduling as the paper has it, with other plans to choose from."""
+    ours = workload.policy_setups[-1]
+    settings = replace(ours.settings, planner="rollout")
+    plan = partial(decide, settings=settings)
+    return replace(ours, name=PLANNER, plan=plan, settings=settings, says="the default of `reshape up`")

@@ -18,6 +18,7 @@ from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node, Task
 from experiments import sidecar_baselines, volcano_policy
+from experiments.sidecar_policy import sidecar_setup
 from simulator.scenario import Costs, CpuWork, NoWorkload, PolicySetup, Submission, Workload
 
 PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed if none are named
@@ -202,7 +203,7 @@ def _on_gpus(jobs: tuple[Submission, ...], profiles: Profiles) -> tuple[PolicySe
     return (
         PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
         PolicySetup("termination", sidecar_baselines.termination, relaunched, profiles),
-        PolicySetup("sidecar", decide, in_place, profiles),
+        sidecar_setup(in_place, profiles),
     )
 
 

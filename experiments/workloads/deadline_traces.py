@@ -21,7 +21,7 @@ from experiments.traces.csv_files import CsvTable
 from experiments.traces.trace import TraceJob, on_nodes
 from simulator.scenario import Costs, NoWorkload, PolicySetup, Submission, Workload
 
-SETTINGS = Settings(systems=("elastic", "deadline"))
+SETTINGS = Settings(systems=("elastic", "deadline"), planner="paper")
 ORIGIN = Overheads(k8s_init=0.0, k8s_term=0.0, proc_init=27.0, proc_term=6.0, ckpt=2.0, origin="given")
 """Their simulator's: 2 + 2 (log2 n + 1) to checkpoint and stop, here for n = 4, and 27 more for a new process."""
 
@@ -59,7 +59,7 @@ def replay(seed: int, data: Path | None, name: str) -> Workload:
         "deadline", partial(decide, settings=SETTINGS), costs, profiles, SETTINGS,
         expected=lambda snapshot, job: present_task_s(snapshot, job, SETTINGS), says="decide(), elastic",
     )  # fmt: skip
-    elastic = Settings(systems=("elastic",))
+    elastic = Settings(systems=("elastic",), planner="paper")
     workload = Workload(
         name, seed, jobs, nodes,
         (

@@ -17,10 +17,10 @@ from typing import Any
 
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Overheads, Profiles
-from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node
 from coordinator.stores.bootstrap import shipped
 from experiments import sidecar_baselines
+from experiments.sidecar_policy import PAPERS, plan_as_the_paper, sidecar_setup
 from experiments.workloads import accuracy_workloads, printed_speeds
 from experiments.workloads.printed_speeds import PRINTED as PRINTED_SPEED_UP
 from simulator.accuracy_targets import told
@@ -43,7 +43,7 @@ SMALL_SPEED_UP = (1.0, 1.2, 1.3, 1.1)
 # the case study (SideCar scheduling, II-C)
 
 CASE_STUDY = "case-study"
-PRINTED = Settings(allow_noop=False, min_gain_factor=0.0, cooldown_factor=0.0)
+PRINTED = replace(PAPERS, allow_noop=False, min_gain_factor=0.0, cooldown_factor=0.0)
 """As printed: idle GPUs are always added (G6) and nothing cools down."""
 LITERAL = "as printed: it always adds idle GPUs (G6), no cool-down"
 
@@ -68,7 +68,7 @@ def case_study(seed: int = 0, data: Path | None = None) -> Workload:
             PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
             PolicySetup("termination", printed, relaunched, profiles, PRINTED, f"up and down (G15), {LITERAL}"),
             PolicySetup("sidecar", printed, in_place, profiles, PRINTED, LITERAL),
-            PolicySetup("sidecar-resolved", decide, in_place, profiles, says="doing nothing competes (G6)"),
+            sidecar_setup(in_place, profiles, name="sidecar-resolved", says="doing nothing competes (G6)"),
         ),
         fitted=("the five overheads (1.10)", "the work of both jobs (1.10)"),
     )  # fmt: skip
@@ -107,7 +107,7 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
         (
             PolicySetup("default", sidecar_baselines.default(jobs), S_BY_POD, by_pod),
             PolicySetup("termination", sidecar_baselines.termination, S_BY_POD, by_pod),
-            PolicySetup("sidecar", decide, S_IN_PLACE, _profiles(rows, S_SIDECAR)),
+            sidecar_setup(S_IN_PLACE, _profiles(rows, S_SIDECAR)),
         ),
         invented=("all work, speed-ups and sizes: a synthetic profile",),
     )  # fmt: skip
@@ -155,8 +155,8 @@ def w4(seed: int, data: Path | None = None, name: str = "elastic-w4", *, measure
         for job in given.jobs
     )  # fmt: skip
     ours = given.policy_setups[-1]
-    knowing = replace(ours, name="sidecar-knowing", plan=told(jobs, decide), says="knows every length")
-    guesses = told(jobs, decide, W4_ERROR, seed)
+    knowing = replace(ours, name="sidecar-knowing", plan=told(jobs, plan_as_the_paper), says="knows every length")
+    guesses = told(jobs, plan_as_the_paper, W4_ERROR, seed)
     wrong = f"believes lengths that are wrong by up to {W4_ERROR:.0%} either way (O8)"
     return replace(
         given, jobs=jobs,
@@ -187,7 +187,7 @@ def _evaluation(
             PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
             PolicySetup("termination", sidecar_baselines.termination, relaunched, profiles),
             PolicySetup("sidecar-printed", partial(decide, settings=PRINTED), in_place, profiles, PRINTED, LITERAL),
-            PolicySetup("sidecar", decide, in_place, profiles),
+            sidecar_setup(in_place, profiles),
         ),
         fitted=(
             "the five overheads: the case study's (1.10), the same for every type",

@@ -139,9 +139,10 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
 @click.option(
     "--policy",
     type=click.Choice(POLICY_NAMES),
-    default="sidecar",
+    default="planner",
     show_default=True,
-    help="Reshape running jobs in place, relaunch them, or leave them alone.",
+    help="Reshape running jobs in place by the best of several plans or by the paper's rules alone, relaunch them, or "
+    "leave them alone.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background, until `reshape down`.")
 @click.pass_obj

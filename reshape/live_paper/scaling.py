@@ -18,6 +18,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from experiments import sidecar_baselines
+from experiments.sidecar_policy import PAPERS
 from reshape.live_paper import grows_only
 from simulator.scenario import NoWorkload, PolicySetup, Submission, Workload
 
@@ -131,9 +132,9 @@ def contenders(workload: Workload, scale: float, programs: bool = True) -> list[
 
 def _contender(setup: PolicySetup, scale: float, programs: bool) -> Contender | None:
     if programs and setup.plan is sidecar_baselines.termination:
-        return Contender(setup.name, setup.name, variables(DEFAULTS, scale), GROWS_ONLY, grows_only.__name__)
+        return Contender(setup.name, setup.name, variables(PAPERS, scale), GROWS_ONLY, grows_only.__name__)
     if setup.name in BASELINES:
-        return Contender(setup.name, setup.name, variables(DEFAULTS, scale), BASELINES[setup.name])
+        return Contender(setup.name, setup.name, variables(PAPERS, scale), BASELINES[setup.name])
     planned = setup.plan.func if isinstance(setup.plan, partial) else setup.plan
     if planned is not decide:
         return None

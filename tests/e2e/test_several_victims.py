@@ -29,7 +29,7 @@ def test_a_newcomer_gets_one_gpu_of_each_of_two_jobs_which_lose_no_step(tmp_path
     told = tmp_path / "end"
     command = [sys.executable, str(TRAINERS / "until_told.py"), str(told)]
     more = {"optional_num_gpus": [1, 2], "job_type": PACED, "iterations": 1_000_000, "elastic": True}
-    with running(tmp_path / "state", "4xV100", RESHAPE_PLANNER="rollout") as up:
+    with running(tmp_path / "state", "4xV100") as up:
         for name in ("a", "b"):
             up.client.submit({"job_id": name, "command": command, **more})
         wait_for(lambda: [up.job(name)["num_gpus"] for name in ("a", "b")] == [2, 2], what="both have two GPUs")

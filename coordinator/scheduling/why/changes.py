@@ -169,7 +169,7 @@ def _policy(settings: Settings) -> Iterator[Change]:
     if "elastic" not in settings.systems:
         elastic = replace(settings, systems=("elastic", *settings.systems))
         binds = "the policy, which takes no GPUs from running jobs"
-        yield Change(binds, "under the policy sidecar", settings=elastic)
+        yield Change(binds, "under the policy planner", settings=elastic)
     binds, later = "that all jobs are predicted to end earlier if it waits", "with RESHAPE_COMPARE_WITH_WAITING=0"
     if settings.spare_critical:
         yield Change(binds, "with RESHAPE_SPARE_CRITICAL=0", settings=replace(settings, spare_critical=False))

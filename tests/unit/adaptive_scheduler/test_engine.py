@@ -373,7 +373,7 @@ def test_an_answer_that_cannot_be_carried_out_never_leaves_the_engine(monkeypatc
 
     monkeypatch.setitem(engine.POLICIES, True, Wrong())
     with pytest.raises(BrokenDecision, match="may not run on 3 GPUs"):
-        decide(cluster(waiting(), idle=4), 0.0)
+        decide(cluster(waiting(), idle=4), 0.0, Settings(planner="paper"))
 
 
 SCRIPT = """

@@ -10,7 +10,8 @@ import pytest
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.planning import planner
+from adaptive_scheduler.planning import fluid, planner
+from adaptive_scheduler.planning.planned_jobs import read_cluster
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -19,7 +20,8 @@ from simulator.scenario import Costs, PolicySetup, Submission, Workload
 from tests.depth import drawn
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
-PAPER, PLANNED = Settings(systems=("elastic",)), Settings(systems=("elastic",), planner="rollout")
+PLANNED = Settings(systems=("elastic",))
+PAPER = replace(PLANNED, planner="paper")
 PROFILES = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="P100", speed_up={1: 0.4, 2: 0.7, 4: 1.2})])
 NOW = 500.0
 LAST_SHORT_ONES = running("ends soon", 1, 9000, (1,)), waiting("short", 10_000, (1,), submit_s=NOW)
@@ -82,7 +84,9 @@ def draw_world(rng):
 
 @pytest.mark.drawn
 def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_what_must_be(monkeypatch):
-    monkeypatch.setattr(planner, "BETTER_BY", -1000.0)  # each other plan is taken, however bad
+    # Each other plan is taken, however bad.
+    monkeypatch.setattr(planner, "BETTER_BY", -1000.0)
+    monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
     rng, seen = random.Random(7), Counter()
     for _ in range(drawn(600, 6000)):
         world = draw_world(rng)
@@ -121,16 +125,23 @@ def last_end(outcome):
     return max(job.finished_s for job in outcome.jobs)
 
 
+def sum_of_completions(outcome):
+    return sum(job.finished_s - job.given.arrival_s for job in outcome.jobs)
+
+
 def test_a_long_rigid_job_is_not_left_to_the_end():
     """Ten jobs of 10,000 s and one of 100,000 s on two GPUs, one GPU each: at best they end in 100,000 s.
 
-    It starts before the last four short ones. At once would end all work after 100,000 s, but a mean completion time
-    that is a third longer outweighs that, unless the makespan counts more.
+    It starts as early as the mean completion time does not suffer. At once would end all work after 100,000 s, but with
+    a mean that is a third longer: only where the makespan counts more.
     """
     jobs = [Submission(f"short{i}", "t", 0.0, (1,), 10_000.0, 1) for i in range(10)]
     jobs.append(Submission("long", "t", 0.0, (1,), 100_000.0, 1))
-    assert last_end(simulated(PAPER, jobs, 2)) > 140_000
-    assert last_end(simulated(PLANNED, jobs, 2)) < 131_000
+    papers = simulated(PAPER, jobs, 2)
+    planned = simulated(PLANNED, jobs, 2)
+    assert last_end(papers) > 150_000
+    assert last_end(planned) < 141_000
+    assert sum_of_completions(planned) <= sum_of_completions(papers)
     assert last_end(simulated(replace(PLANNED, makespan_weight=2.0), jobs, 2)) < 1.05 * 100_000
     assert last_end(simulated(replace(PLANNED, makespan_weight=0.0), jobs, 2)) > 140_000
 
@@ -164,20 +175,40 @@ def test_without_a_better_plan_the_papers_decisions_stay_as_they_are():
 def test_where_it_does_not_know_what_binds_the_papers_rules_decide(change):
     systems = ("elastic", "deadline")
     world = cluster(*LAST_SHORT_ONES, LONG, waiting("other", 100, (1,), **change), idle=1, used=1)
-    papers = decide(world, NOW, Settings(systems=systems))
-    assert decide(world, NOW, Settings(systems=systems, planner="rollout")) == papers
+    papers = decide(world, NOW, Settings(systems=systems, planner="paper"))
+    assert decide(world, NOW, Settings(systems=systems)) == papers
 
 
 def test_a_plan_that_takes_too_long_to_compare_gives_way_to_the_papers(monkeypatch):
     world = cluster(*LAST_SHORT_ONES, LONG, idle=1, used=1)
     papers = decide(world, NOW, PAPER)
     assert operations(decide(world, NOW, PLANNED)) != operations(papers)
-    monkeypatch.setattr(planner, "LOOKS", 20)
+    monkeypatch.setattr(planner, "LOOKS", 5)
     decided = decide(world, NOW, PLANNED)
     assert [(one.job, type(one)) for one in decided] == [(one.job, type(one)) for one in papers]
     for one, paper in zip(decided, papers, strict=True):
         said = "" if isinstance(one, Hold) else f" {planner.NOT_COMPARED}"
         assert one.explanation.sentence == paper.explanation.sentence + said
+
+
+def test_a_plan_that_costs_one_measure_for_the_other_is_not_taken():
+    """Once the second GPU is free `long` would start there, so that all work ends sooner, but on average later."""
+    world = cluster(running("ends later", 1, 30_000, (1,)), waiting("s", 10_000, (1,)), LONG, idle=1, used=1)
+    assert [one.job for one in operations(decide(world, NOW, PLANNED))] == ["s"]
+    for_makespan = replace(PLANNED, makespan_weight=3.0)
+    assert [one.job for one in operations(decide(world, NOW, for_makespan))] == ["long"]
+
+
+def test_a_long_queue_is_simulated_for_some_ends_and_then_estimated(monkeypatch):
+    jobs = [waiting(f"w{i}", 1_000 * (1 + i % 7), (1, 2, 4), submit_s=NOW) for i in range(60)]
+    world = read_cluster(cluster(*jobs, *FULL, idle=0, used=8), NOW, moves=True)
+    whole_budget, budget = fluid.Budget(10**6), fluid.Budget(10**6)
+    whole = fluid.FluidPolicy(world, fluid.present_places(world), False, whole_budget).run()
+    monkeypatch.setattr(fluid, "MOST_ENDS", 20)
+    estimated = fluid.FluidPolicy(world, fluid.present_places(world), False, budget).run()
+    assert 10**6 - budget.looks < 0.6 * (10**6 - whole_budget.looks)
+    assert estimated.last_s == pytest.approx(whole.last_s, rel=0.15)
+    assert estimated.sum_s == pytest.approx(whole.sum_s, rel=0.15)
 
 
 def test_a_node_kept_for_an_aged_job_stays_kept():
@@ -204,6 +235,7 @@ def test_a_newcomer_that_no_single_job_can_make_room_for_takes_from_several():
 def test_of_several_victims_none_gives_what_is_not_needed(monkeypatch):
     """Three GPUs are missing: with the two of the large job, one of the two small ones gives too much."""
     monkeypatch.setattr(planner, "knapsack_plan", lambda *_: [])  # it would take from `a`
+    monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
     small = [running(name, 2, 3_000, (1, 2)) for name in ("a", "b")]
     large = running("large", 4, 20_000, (1, 2, 4))
     world = cluster(*small, large, SHORT_AND_LARGE, idle=1, used=8)

@@ -168,7 +168,7 @@ def test_under_the_default_policy_the_policy_is_what_binds() -> None:
     settings = Settings(systems=())
     snapshot = full(waiting(optional=(2,)), optional=(2, 4))
     assert told(snapshot, settings) == (
-        "What binds is the policy, which takes no GPUs from running jobs: new would start now under the policy sidecar."
+        "What binds is the policy, which takes no GPUs from running jobs: new would start now under the policy planner."
     )
 
 
