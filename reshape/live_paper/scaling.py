@@ -18,6 +18,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from experiments import sidecar_baselines
+from experiments.comparison_policies import PLANNER, policy_setup
 from experiments.sidecar_policy import PAPERS
 from reshape.live_paper import grows_only
 from simulator.scenario import NoWorkload, PolicySetup, Submission, Workload
@@ -123,11 +124,14 @@ def node_options(workload: Workload, core: float) -> list[str]:
 
 
 def contenders(workload: Workload, scale: float, programs: bool = True) -> list[Contender]:
-    """Return the workload's policies that exist live, in their order.
+    """Return the workload's policies that exist live, in their order, and beside SideCar scheduling the planner.
 
     `programs`: whether a contender may be a program in the place of `reshape up`; not in an installed cluster.
     """
-    return [made for setup in workload.policy_setups if (made := _contender(setup, scale, programs)) is not None]
+    setups = list(workload.policy_setups)
+    if any(setup.name == "sidecar" for setup in setups):
+        setups.append(policy_setup(PLANNER, workload))
+    return [made for setup in setups if (made := _contender(setup, scale, programs)) is not None]
 
 
 def _contender(setup: PolicySetup, scale: float, programs: bool) -> Contender | None:
@@ -138,7 +142,8 @@ def _contender(setup: PolicySetup, scale: float, programs: bool) -> Contender | 
     planned = setup.plan.func if isinstance(setup.plan, partial) else setup.plan
     if planned is not decide:
         return None
-    return Contender(setup.name, "sidecar", variables(setup.settings, scale), setup.says)
+    policy = "planner" if setup.settings.planner == "rollout" else "sidecar"
+    return Contender(setup.name, policy, variables(setup.settings, scale), setup.says)
 
 
 def variables(settings: Settings, scale: float) -> dict[str, str]:

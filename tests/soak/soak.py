@@ -339,6 +339,7 @@ class Soak:
             f"{len(self.holders)} processes held their state, {self._taken()} states taken from there",
             f"foreign      {sum(one.locked for one in self.foreign)} locks held, "
             f"{sum(not one.locked for one in self.foreign)} processes shown",
+            f"victims      {self._starts_with_victims()}",
             f"violations   {len(verdict.violations)}",
             f"steps        {steps}, {verdict.lost} lost, {verdict.again} done twice after kills",
             f"stalls       at most {self.stalled_s:.1f} s without any step ({self.stalled_on}); "
@@ -349,6 +350,12 @@ class Soak:
         return "\n".join(
             [*lines, *(f"  violation: {v}" for v in verdict.violations), *(f"  leak: {one}" for one in leaks)]
         )
+
+    def _starts_with_victims(self) -> str:
+        starts = [one for name in self.submitted for one in self.up.client.decisions(name) if one["kind"] == "start"]
+        several = sum(bool(one.get("more_victims")) for one in starts)
+        one = sum(one["victim"] is not None for one in starts) - several
+        return f"{one} starts took GPUs of one job, {several} of several"
 
 
 def _counted(found: Counter[str]) -> str:

@@ -98,6 +98,19 @@ def test_the_simulated_contenders_of_each_experiment_have_a_live_one() -> None:
     assert from_environment(Settings, ds.variables).systems == ()
 
 
+def test_beside_side_car_scheduling_the_planner_runs_live() -> None:
+    by_name = {one.name: one for one in scaling.contenders(build("elastic-w1", 0, None), 0.1)}
+    assert from_environment(Settings, by_name["planner"].variables).planner == "rollout"
+    assert from_environment(Settings, by_name["sidecar"].variables).planner == "paper"
+    assert {one.name: one.policy for one in by_name.values()} == {
+        "default": "default",
+        "termination": "termination",
+        "sidecar-printed": "sidecar",
+        "sidecar": "sidecar",
+        "planner": "planner",
+    }
+
+
 def test_the_live_termination_of_the_evaluation_is_the_papers_and_that_of_the_case_study_shrinks_too() -> None:
     workload = build("elastic-w1", 0, None)
     by_name = {one.name: one for one in scaling.contenders(workload, 0.1)}

@@ -85,8 +85,8 @@ def test_the_regret_is_the_fleets_time_that_another_policy_would_have_saved() ->
 def test_without_a_name_all_policies_but_the_one_that_ran_are_replayed() -> None:
     world = three_jobs()
     world.run(World.at_rest, limit_s=2_000)
-    assert set(played(world).others) == {"termination", "default"}
-    with pytest.raises(Rejected, match="There is no policy 'best'; there are: sidecar, termination, default"):
+    assert set(played(world).others) == {"sidecar", "termination", "default"}
+    with pytest.raises(Rejected, match="There is no policy 'best'; there are: planner, sidecar, termination, default"):
         played(world, "best")
 
 
