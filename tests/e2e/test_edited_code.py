@@ -50,8 +50,9 @@ def test_a_healthy_job_runs_other_code_only_when_its_user_asks_for_a_stop(tmp_pa
 
         model.write_text("VERSION = 1\n")
         up.until("two", "completed")
-        model.write_text("VERSION = 2\n")
+        wait_for(lambda: up.job("one")["num_gpus"] == 2, what="it has grown again")  # else it would start with new code
         up.until("one", "running")
+        model.write_text("VERSION = 2\n")
         wait_for(lambda: up.job("one")["left_alone"], what="it is left alone again")
         assert command(up, "suspend", "one")[0] == 0
         up.until("one", "submitted")
