@@ -380,7 +380,7 @@ class FluidPolicy:
                     if not has < count <= has + self.free[host]:
                         continue
                     gain_s = left * (self.whole_s[job] - one.seconds[kind][count]) - one.reshape_s
-                    if gain_s <= one.reshape_s:
+                    if gain_s <= one.least_growth_gain_s:
                         continue
                     score = gain_s + LATE_FIRST * one.late if self.late_first else gain_s / (count - has)
                     if best is None or (score, -job) > best[0]:
@@ -411,7 +411,7 @@ class FluidPolicy:
             for job in tuple(jobs):
                 one = self.jobs[job]
                 left = self._fraction_left_now(job)
-                if left * (self.whole_s[job] - one.fastest_s) - one.move_s <= one.move_s:
+                if left * (self.whole_s[job] - one.fastest_s) - one.move_s <= one.least_move_gain_s:
                     self.movers.discard(job)  # whatever host it moved to
                     continue
                 if self.host[job] == host or self._must_not_change(job):
@@ -420,7 +420,7 @@ class FluidPolicy:
                 if not count:
                     continue
                 gain_s = left * (self.whole_s[job] - one.seconds[kind][count]) - one.move_s
-                if gain_s > one.move_s and (best is None or (gain_s, -job) > best[0]):
+                if gain_s > one.least_move_gain_s and (best is None or (gain_s, -job) > best[0]):
                     best = (gain_s, -job), job, count
             if best is None:
                 return

@@ -181,6 +181,7 @@ class _KnapsackSearch:
         gifts that nobody takes.
         """
         changes = list[PlannedChange]()
+        kind = self.cluster.kinds[host]
         idle = self.cluster.idle[host]
         gifts = {
             share.job: share.num_gpus
@@ -200,7 +201,9 @@ class _KnapsackSearch:
         for job, count in shares:
             one = self.jobs[job]
             more = count - one.num_gpus if one.host == host else count
-            if not one.waits and 0 < more <= idle:
+            if one.waits or not 0 < more <= idle:
+                continue
+            if one.gains_enough(one.seconds[kind][count], host):
                 idle -= more
                 changes.append(PlannedChange(job, host, count))
         return changes

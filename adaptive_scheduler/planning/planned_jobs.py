@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from adaptive_scheduler.candidates import change_obstacle, nodes_for
 from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_delay_s, time_left_s
 from adaptive_scheduler.profiles.profiles import LARGEST
+from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, is_placed
 
 LEAST_S = 0.001
@@ -38,6 +39,7 @@ class PlannedJob:
     begin_s: float  # of that: from its launch to its first iteration
     reshape_s: float  # that it stands still for a reshape
     move_s: float  # that it stands still for a move
+    gain_factor: float  # a growth or a move must gain more than so many times its standstill
     trains_at_s: float  # until its operation under way ends
     changes_at_s: float  # until it may be changed; infinite: never
     age_s: float  # since it was submitted
@@ -56,6 +58,21 @@ class PlannedJob:
     @property
     def waits(self) -> bool:
         return self.host < 0
+
+    @property
+    def least_growth_gain_s(self) -> float:
+        """Seconds that a growth must save, beyond its standstill."""
+        return self.gain_factor * self.reshape_s
+
+    @property
+    def least_move_gain_s(self) -> float:
+        """Seconds that a move must save, beyond its standstill."""
+        return self.gain_factor * self.move_s
+
+    def gains_enough(self, seconds: float, host: int) -> bool:
+        """Return whether a running job may grow, or move to this host, to take so many seconds there from now on."""
+        least_s = self.least_growth_gain_s if host == self.host else self.least_move_gain_s
+        return self.here_s - seconds - self.standstill_s(host) > least_s
 
     def standstill_s(self, host: int) -> float:
         """Return how long a start, a reshape or a move to this host keeps it from training."""
@@ -82,7 +99,7 @@ class PlannedCluster:
         return one.job.pinned in (None, self.names[host]) and bool(one.counts[self.kinds[host]])
 
 
-def read_cluster(snapshot: ClusterSnapshot, now: float, moves: bool) -> PlannedCluster | None:
+def read_cluster(snapshot: ClusterSnapshot, now: float, settings: Settings) -> PlannedCluster | None:
     """Return the cluster as the planner sees it. None if a job has no known speed: it has to be measured first."""
     nodes = [node for node in snapshot.nodes if node.gpus]
     types = sorted({node.gpu_type for node in nodes})
@@ -99,7 +116,7 @@ def read_cluster(snapshot: ClusterSnapshot, now: float, moves: bool) -> PlannedC
             tables[key] = _seconds_per_iteration(snapshot, job, types, largest)
         if not any(tables[key]):
             return None
-        planned = _planned(snapshot, job, now, positions, types, kinds, tables[key])
+        planned = _planned(snapshot, job, now, positions, types, kinds, tables[key], settings.min_gain_factor)
         if planned is None:
             return None
         jobs.append(planned)
@@ -110,7 +127,7 @@ def read_cluster(snapshot: ClusterSnapshot, now: float, moves: bool) -> PlannedC
         idle=tuple(node.idle for node in nodes),
         is_open=tuple(node.open for node in nodes),
         jobs=tuple(jobs),
-        moves=moves and len(nodes) > 1,
+        moves=settings.moves and len(nodes) > 1,
     )
 
 
@@ -145,6 +162,7 @@ def _planned(
     types: Sequence[str],
     kinds: Sequence[int],
     table: tuple[Seconds, ...],
+    gain_factor: float,
 ) -> PlannedJob | None:
     """Return the job, or None if it is placed on an unknown node, or where no speed of it is known."""
     profiles = snapshot.profiles
@@ -178,6 +196,7 @@ def _planned(
         begin_s=overheads.proc_init,
         reshape_s=reshape_s,
         move_s=move_s,
+        gain_factor=gain_factor,
         trains_at_s=_until_it_trains(job, start_s, reshape_s),
         changes_at_s=_until_it_changes(job, now, start_s, reshape_s),
         age_s=max(0.0, now - job.submit_s),

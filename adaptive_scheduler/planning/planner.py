@@ -63,7 +63,7 @@ def choose_plan(
     default = list(papers)
     if reserved or not _can_plan(snapshot, settings, default):
         return default
-    cluster = read_cluster(snapshot, now, settings.moves)
+    cluster = read_cluster(snapshot, now, settings)
     positions = {one.job.id: position for position, one in enumerate(cluster.jobs)} if cluster else {}
     operations = [one for one in default if isinstance(one, Start | Reshape | Move) and one.num_gpus]
     if cluster is None or not positions.keys() >= {one.job for one in operations}:

@@ -199,9 +199,23 @@ def test_a_plan_that_costs_one_measure_for_the_other_is_not_taken():
     assert [one.job for one in operations(decide(world, NOW, for_makespan))] == ["long"]
 
 
+@pytest.mark.drawn
+def test_no_plan_lets_a_job_grow_or_move_that_gains_less_than_the_setting_asks_for(monkeypatch):
+    monkeypatch.setattr(planner, "BETTER_BY", -1000.0)
+    monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
+    rng, seen = random.Random(8), Counter()
+    for _ in range(drawn(200, 2000)):
+        world = draw_world(rng)
+        for factor in (1.0, 1e12):
+            settings = replace(PLANNED, min_gain_factor=factor)
+            changed = [one for one in operations(decide(world, NOW, settings)) if isinstance(one, Reshape | Move)]
+            seen[factor] += sum(world.job[one.job].wanted is None for one in changed)
+    assert seen[1.0] > 5 and seen[1e12] == 0
+
+
 def test_a_long_queue_is_simulated_for_some_ends_and_then_estimated(monkeypatch):
     jobs = [waiting(f"w{i}", 1_000 * (1 + i % 7), (1, 2, 4), submit_s=NOW) for i in range(60)]
-    world = read_cluster(cluster(*jobs, *FULL, idle=0, used=8), NOW, moves=True)
+    world = read_cluster(cluster(*jobs, *FULL, idle=0, used=8), NOW, PLANNED)
     whole_budget, budget = fluid.Budget(10**6), fluid.Budget(10**6)
     whole = fluid.FluidPolicy(world, fluid.present_places(world), False, whole_budget).run()
     monkeypatch.setattr(fluid, "MOST_ENDS", 20)
