@@ -124,7 +124,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what a `map` of `tf.data` draws": [f"{FIT_CHANGED} # drawn_in_a_map"],
         "sums over replicas": [f"{RESIZED} # ROUNDING = 1e-5"],
         "other `tf.data` whose batch": [f"{FIT_CHANGED} # 22 steps per epoch instead of 6"],
-        "data that are other ones": [
+        "data that differ": [
             "unit/hooks/test_keras_fit.py::test_a_checkpoint_of_other_data_is_refused_with_a_sentence"
         ],
         "training outside of `fit`": [f"{FIT_CHANGED} # trained_outside"],
@@ -205,7 +205,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_held_iterators.py::"
             "test_one_that_the_loop_makes_later_is_named_and_the_training_goes_on",
         ],
-        "a loop that is read beside": [BESIDE],
+        "a loop that is read together with": [BESIDE],
         "a second `state.epochs(...)`": [
             "unit/hooks/test_second_loops.py::test_a_second_loop_that_would_do_nothing_ends_with_a_sentence",
             "unit/hooks/test_second_loops.py::test_what_the_sentence_asks_for_goes_on_after_each_stop",
@@ -221,7 +221,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "an optimizer, a scheduler, a metric": [NOT_GIVEN, f"{ANOTHER} # one that was not given"],
         "a later save that fails": [FULL, HANDLER],
         "what DataLoader workers draw": [CHANGED],
-        "what stands before and between": [
+        "code before and between": [
             "unit/hooks/test_files.py::"
             "test_what_stands_between_trainings_is_done_again_at_each_start_and_its_rows_are_there_once"
         ],
@@ -233,7 +233,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "another model, optimizer": [
             "unit/hooks/test_claims.py::test_a_checkpoint_of_other_parameters_is_a_new_training_with_a_sentence"
         ],
-        "processes of another number": [
+        "another number of processes": [
             DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
         ],
         "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
@@ -298,7 +298,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         ],
         "what the library cannot save": [f"{LIGHTNING_LATE} # unpicklable"],
         "a handler for SIGTERM that": [f"{LIGHTNING_LATE} # handler", FULL],
-        "what such an object": [f"{OWN} # figure of History begins anew"],
+        "what an object of the script": [f"{OWN} # figure of History begins anew"],
         "what DataLoader workers draw": [CHANGED],
         "Hugging Face on another number of GPUs: sums": [f"{ON_GPUS} # ROUNDING"],
         "Hugging Face on more GPUs": [f"{ON_GPUS} # goes no faster on more GPUs"],
@@ -321,7 +321,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "frameworks/test_jax.py::test_processes_that_have_met_by_jax_are_refused_with_a_sentence"
         ],
         "an iterator that the loop reads": [ITERATOR],
-        "a loop that is read beside": [BESIDE],
+        "a loop that is read together with": [BESIDE],
         "data whose order may": [ORDER],
         "what cannot be pickled": [UNTRIED],
         "variables that the loop has not": [UNCHANGED],
