@@ -305,7 +305,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
     },
     "jax.md": {
         "arrays, keys of `jax.random`": [OF_JAX, SHARDED],
-        "a dictionary that each step makes anew": [
+        "a dictionary that each step recreates": [
             "unit/hooks/test_elastic.py::test_a_dictionary_that_each_step_makes_anew_goes_on"
         ],
         "such a dictionary that another": [
