@@ -67,6 +67,7 @@ class Soak:
         self.started_at = 0.0
         self.launches: set[Path] = set()
         self.violations: list[str] = []
+        self.victims = "not counted"
         self.stalled_s, self.stepped_at, self.size, self.killed_last = 0.0, time.monotonic(), 0, 0.0
         self.stalled_on = ""  # what was open in the longest stall
 
@@ -286,6 +287,7 @@ class Soak:
         self._relieve(all_of_it=True)
         try:
             states = {job["job_id"]: f"{job['state']}: {job['message']}"[:120] for job in self._every_job()}
+            self.victims = self._count_victims()
         except (CoordinatorUnreachable, CoordinatorRefused) as error:
             states = {}
             self.violations.append(f"the coordinator does not answer: {error}")
@@ -339,7 +341,7 @@ class Soak:
             f"{len(self.holders)} processes held their state, {self._taken()} states taken from there",
             f"foreign      {sum(one.locked for one in self.foreign)} locks held, "
             f"{sum(not one.locked for one in self.foreign)} processes shown",
-            f"victims      {self._starts_with_victims()}",
+            f"victims      {self.victims}",
             f"violations   {len(verdict.violations)}",
             f"steps        {steps}, {verdict.lost} lost, {verdict.again} done twice after kills",
             f"stalls       at most {self.stalled_s:.1f} s without any step ({self.stalled_on}); "
@@ -351,11 +353,11 @@ class Soak:
             [*lines, *(f"  violation: {v}" for v in verdict.violations), *(f"  leak: {one}" for one in leaks)]
         )
 
-    def _starts_with_victims(self) -> str:
+    def _count_victims(self) -> str:
         starts = [one for name in self.submitted for one in self.up.client.decisions(name) if one["kind"] == "start"]
         several = sum(bool(one.get("more_victims")) for one in starts)
-        one = sum(one["victim"] is not None for one in starts) - several
-        return f"{one} starts took GPUs of one job, {several} of several"
+        some = sum(one["victim"] is not None for one in starts)
+        return f"{some} decisions took GPUs of running jobs for a start, {several} of several jobs"
 
 
 def _counted(found: Counter[str]) -> str:
