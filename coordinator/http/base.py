@@ -16,10 +16,12 @@ from typing import Any, ClassVar, TypeVar
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
+from coordinator.caller import Caller
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient, Unauthorized
 from coordinator.http import wire
 from coordinator.http.auth import Failures, is_bearer
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.coordinator_api import CoordinatorApi, UserOperations
+from coordinator.http.shared_machine import SharedMachine
 
 log = logging.getLogger("reshape.http")
 T = TypeVar("T")
@@ -51,12 +53,32 @@ class Handler(RequestHandler):
     def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
         self._body = bytearray()
         self._too_long = False
+        self._caller: Caller | None = None
         super().__init__(application, request, **kwargs)
 
     @property
-    def coordinator(self) -> CoordinatorApi:
+    def whole_coordinator(self) -> CoordinatorApi:
+        """Whatever there is, for addresses that prove their callers otherwise, or tell nothing of single jobs."""
         coordinator: CoordinatorApi = self.settings["coordinator"]
         return coordinator
+
+    @property
+    def shared(self) -> SharedMachine | None:
+        """What is known of the users of a shared machine; None where all callers are one."""
+        shared: SharedMachine | None = self.settings["shared"]
+        return shared
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls on a shared machine; `Unauthorized` where that is not known."""
+        if self._caller is None:
+            raise Unauthorized("It is not known who calls.")
+        return self._caller
+
+    @property
+    def coordinator(self) -> UserOperations:
+        """What the caller may ask for."""
+        return self.whole_coordinator if self.shared is None else self.shared.api_of(self.caller)
 
     @property
     def body(self) -> bytes:
@@ -164,7 +186,10 @@ class Handler(RequestHandler):
 
     def has_access(self) -> bool:
         """True if the caller may ask here."""
-        return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+        if self.shared is None:
+            return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+        self._caller = self.shared.caller_of(self.request, self.settings["token"])
+        return self._caller is not None
 
     def _guessed_too_often(self) -> bool:
         failures: Failures = self.settings["failures"]

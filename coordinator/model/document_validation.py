@@ -106,7 +106,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         "reshape": OPERATION, "closed": FLAG, "job_type": ID,
         **_each(COUNT, "generation", "launch", "num_gpus", "up", "down", "newest_launch", "retries", "reshapes",
                 "moves", "preempts", "wanted", "members", "gpus_per_pod", "max_workers", "limits", "limits_told",
-                "iters_done", "stopped_by_us", "grew_from", "code_agreed",
+                "iters_done", "stopped_by_us", "grew_from", "code_agreed", "owner_uid",
                 "iterations", "epochs", "dataset_size", "batch_size", "version"),
         **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
                 "limit_ts", "pause_s", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit",

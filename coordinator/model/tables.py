@@ -34,7 +34,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
     "submit_ts", "reshapes", "retries", "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
-    "submit_mark",
+    "submit_mark", "owner_uid",
 ]  # fmt: skip
 JobField = Literal[
     PublicJobField, CoordinatorJobField, SystemJobField,

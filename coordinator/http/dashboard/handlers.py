@@ -22,6 +22,9 @@ from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
 from coordinator.policies import POLICIES
 
 ORDERS = get_args(QueueOrder)
+NOT_HERE = (
+    "This dashboard is for browsers of this machine, also by `ssh -L`, and for no proxy: their user is asked for."
+)
 ONCE = "This link is none of ours, has been used, or is too old."
 
 
@@ -117,7 +120,10 @@ class ChangesHandler(PageHandler):
         self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        looking = self.dashboard.live.looking(address, self._news, lambda: self.page(address), self.coordinator)
+        whose = "" if self.shared is None else f"{self.caller.uid} "  # who look at one page share it: users do not
+        looking = self.dashboard.live.looking(
+            f"{whose}{address}", self._news, lambda: self.page(address), self.coordinator
+        )
         async with looking as page:
             while self.has_access() and not page.failed and not self._closed:
                 self._news.clear()
@@ -146,8 +152,12 @@ class LinkHandler(Handler):
     """Makes a one-time link for callers of the API."""
 
     def post(self) -> None:
-        secret = self.settings["dashboard"].links.make(asyncio.get_running_loop().time())
-        self.answer({"path": f"/login?once={secret}", "lasts_s": LINK_S})
+        links, now = self.settings["dashboard"].links, asyncio.get_running_loop().time()
+        if self.shared is None:
+            self.answer({"path": f"/login?once={links.make(now)}", "lasts_s": LINK_S})
+        else:
+            path = f"/login?once={links.make(now, self.caller.uid)}"
+            self.answer({"path": path, "lasts_s": LINK_S, "url": self.shared.url})
 
 
 class LoginHandler(PageHandler):
@@ -156,12 +166,15 @@ class LoginHandler(PageHandler):
     public = True
 
     def get(self) -> None:
-        shared, once = self.dashboard, self.get_query_argument("once", "")
-        if not shared.links.take(once, asyncio.get_running_loop().time()):
+        dashboard, once = self.dashboard, self.get_query_argument("once", "")
+        uid = None
+        if self.shared is not None and (uid := self.shared.peer(self.request)) is None:
+            raise Unauthorized(NOT_HERE)
+        if not dashboard.links.take(once, asyncio.get_running_loop().time(), uid):
             raise Unauthorized(ONCE)
         self.set_cookie(
-            shared.sessions.cookie,
-            shared.sessions.begin(shared.clock.wall()),
+            dashboard.sessions.cookie,
+            dashboard.sessions.begin(dashboard.clock.wall(), uid),
             max_age=int(SESSION_S),
             httponly=True,
             samesite="Strict",
