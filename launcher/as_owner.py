@@ -1,8 +1,9 @@
-"""Becomes one user of this machine for good, then runs a program in place of itself: `as_owner.py UID PROGRAM ...`.
+"""Becomes one user of this machine for good, then runs a program in place of itself.
 
-The playbooks of a shared machine start and end shims by it. Promises: the program has that user's uid, gid and groups
-and no right of root left, or it is not run: each step is checked, and one that fails ends this with a sentence.
-Standard library only, as it runs with `-I -S`; it opens no file of the user and reads nothing that the user wrote.
+`as_owner.py UID GROUP PROGRAM ...`: GROUP is the file by which it enters a control group that its user cannot leave;
+empty for none. The playbooks of a shared machine start and end shims by it. Promises: the program has that user's uid,
+gid and groups and no right of root left, or it is not run: each step is checked, and one that fails ends this with a
+sentence. Standard library only, as it runs with `-I -S`; it opens no file of the user and reads nothing of the user's.
 """
 
 import os
@@ -35,9 +36,19 @@ def check(uid: int, gid: int) -> None:
     raise PermissionError(0, "it could become root again")
 
 
+def enter(group: str) -> None:
+    """Let this process and all that it starts be in a control group."""
+    entrance = os.open(group, os.O_WRONLY)
+    os.write(entrance, b"0")
+    os.close(entrance)
+
+
 def main() -> int:
-    uid, program = int(sys.argv[1]), sys.argv[2:]
+    uid, group, program = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     try:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # whatever a process of root had open
+        if group:
+            enter(group)
         become(uid)
         os.execv(program[0], program)
     except KeyError:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from sidecar.protocol import ShimStatus
 ENDED = "job.json"  # in the folder of a job that has ended
 ENDED_APART = "ended"  # in place of that, on a shared machine: a folder of the state folder
 ANSWER_S = 2.0  # for a shim to answer: a frozen one accepts connections and is silent
-MOST_BYTES = 1 << 20  # of an answer
+MOST_BYTES, PIECE = 1 << 20, 64 * 1024  # of an answer, and of what is read of it at once
 
 log = logging.getLogger(__name__)
 
@@ -121,12 +122,23 @@ def ask_status(folder: Path, uid: int | None = None) -> ShimStatus | None:
         peer.settimeout(ANSWER_S)
         _connect(peer, folder, uid)
         peer.sendall(b'{"do":"status"}\n')
-        with peer.makefile("rb") as lines:
-            while line := lines.readline(MOST_BYTES):
-                answer = msgspec.json.decode(line, type=_Answer)
-                if answer.ok is not None:
-                    return answer.status
+        for line in _lines(peer, time.monotonic() + ANSWER_S):
+            answer = msgspec.json.decode(line, type=_Answer)
+            if answer.ok is not None:
+                return answer.status
     return None
+
+
+def _lines(peer: socket.socket, until: float) -> Iterator[bytes]:
+    """Yield the lines that come until then: what answers may be a user's program that sends a byte now and then."""
+    data = b""
+    while len(data) < MOST_BYTES and (left := until - time.monotonic()) > 0:
+        peer.settimeout(left)
+        piece = peer.recv(PIECE)
+        *lines, data = (data + piece).split(b"\n")
+        yield from lines
+        if not piece:
+            return
 
 
 def read_copy(path: Path) -> Doc | None:

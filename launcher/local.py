@@ -28,6 +28,7 @@ from coordinator.ports import Doc, Evidence, LivingLaunch
 from launcher import as_owner, playbook
 from launcher.acting_as import acting_as
 from launcher.datasets.dataset_cache import DatasetCache
+from launcher.launch_group import LaunchGroup
 from launcher.launch_records import ENDED_APART, LaunchRecords, ask_status, listens
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
@@ -100,6 +101,8 @@ class LocalPlatform:
         if not free and listens(launch, uid):
             return False
         left = leftovers.end_all(str(launch.resolve()), uid)
+        if free and uid is not None and not _group(launch).end():  # not before: one may still write a checkpoint
+            return False
         return free and not left and not self._lives_elsewhere(launch, uid)
 
     def _lives_elsewhere(self, launch: Path, uid: int | None) -> bool:
@@ -199,7 +202,8 @@ class LocalPlatform:
             self._render(doc, folders, account)
         except OSError as error:
             raise Transient(f"{error.filename or folders.launch} cannot be written: {error.strerror}") from error
-        self._play("launch", folders, self._settings.launch_timeout_s, cancelled)
+        entrance = "" if account is None else _group(folders.launch).make()
+        self._play("launch", folders, self._settings.launch_timeout_s, cancelled, entrance)
 
     def _account(self, doc: JobRow) -> UnixAccount | None:
         """Return the user that a job runs as on a shared machine; None where it runs as ours. `Fatal`: it cannot."""
@@ -268,6 +272,7 @@ class LocalPlatform:
         else:  # its shim was killed, if these are still there
             self._unlink(folders, "shim.sock", "shim.pid")
         if folders.owner is not None:  # without the rights of root its sidecar has made no control group
+            _group(folders.launch).end()  # of what would not end by itself
             _facts(folders.launch).unlink(missing_ok=True)
             return
         # A killed shim takes along the sidecar that would have lifted it.
@@ -282,6 +287,14 @@ class LocalPlatform:
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
+        if folders.owner is not None:
+            try:
+                self._play("remove", folders, patience, cancelled)
+            except Transient as error:
+                if cancelled():
+                    raise
+                log.warning("job %s does not end by itself, and is killed: %s", JobRecord(doc).id, error)
+            return
         for pause in (*REMOVE_AGAIN_S, None):
             try:
                 self._play("remove", folders, patience, cancelled)
@@ -291,12 +304,13 @@ class LocalPlatform:
                     raise
                 log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
-    def _play(self, verb: Verb, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
+    def _play(self, verb: Verb, folders: Folders, timeout_s: float, cancelled: Cancelled, entrance: str = "") -> None:
+        """Run the playbook. `entrance`: of the control group that the launch of a shared machine is in."""
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         if folders.owner is None:
             playbook.run(self._playbooks / f"{verb}_local.yml", folders.launch, values, timeout_s, cancelled)
             return
-        values |= {"owner": str(folders.owner), "as_owner": as_owner.__file__}
+        values |= {"owner": str(folders.owner), "group": entrance, "as_owner": as_owner.__file__}
         ours = self._state / PLAYBOOKS / folders.launch.name  # nothing of root's work lies in a user's folder
         playbook.run(self._playbooks / f"{verb}_shared.yml", ours, values, timeout_s, cancelled)
         with contextlib.suppress(OSError):  # the next run of this launch may have begun
@@ -326,6 +340,10 @@ def _facts(launch: Path) -> Path:
     """Return the file by which a launch is known again: on a shared machine in a folder of root's, who alone may."""
     apart = launch.parent.parent / FACTS
     return apart / f"{launch.name}.json" if apart.is_dir() else launch / "launch.json"
+
+
+def _group(launch: Path) -> LaunchGroup:
+    return LaunchGroup(launch.parent.parent / FACTS / f"{launch.name}.group")
 
 
 def disk_trouble(state: Path) -> str | None:

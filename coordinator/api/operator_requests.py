@@ -198,7 +198,8 @@ class OperatorRequests:
         decision_id = f"{job.id}-w{job.doc.get('version')}-{secrets.token_hex(4)}"
         self._note(decision_id, job, "wish", sentence)
         try:
-            self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")
+            wish: JobChanges = {"wish_id": decision_id, **({"wished_by": self._caller.name} if self._caller else {})}
+            self._cache.write_job(job, {**changes, **wish}, "wish")
         except Conflict:
             self._cache.store.delete("decisions", decision_id)
             raise

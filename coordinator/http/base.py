@@ -30,6 +30,8 @@ BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
 BODY_S = 10.0  # seconds in which a request's body must arrive
 CALL_S = 10.0  # seconds that a request may wait for the coordinator (`reliability.md` 6)
 RETRY_AFTER_S = 5
+MOST_STREAMS = 200  # of events and open pages
+MOST_STREAMS_OF_ONE = 50  # of one user of a shared machine
 METHODS = ("GET", "POST", "DELETE")
 ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of each answer
 
@@ -118,6 +120,14 @@ class Handler(RequestHandler):
             return await asyncio.wait_for(called, CALL_S)
         except TimeoutError:
             raise Transient("The coordinator is busy or its store does not answer; try again soon.") from None
+
+    def claim_stream(self, refusal: str) -> set[Handler]:
+        """Return the streams that are open, to add this one; `Transient` where there are too many, or of this user."""
+        streams: set[Handler] = self.settings["streams"]
+        of_caller = 0 if self._caller is None else sum(one._caller == self._caller for one in streams)
+        if len(streams) >= MOST_STREAMS or of_caller >= MOST_STREAMS_OF_ONE:
+            raise Transient(refusal)
+        return streams
 
     def answer(self, value: Any, status: int = 200) -> None:
         self.set_status(status)

@@ -114,7 +114,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
-                "notify", "owner", "sized_by", "reshaped_by", "held", "contradiction"),
+                "notify", "owner", "sized_by", "reshaped_by", "held", "contradiction", "wished_by"),
         **_each(SPAN, "sla", "estimate", "time_limit"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased", "timed_out"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from coordinator.adapters.accounts import ADMINS
-from tests.e2e.up import ROOT, SHORT, wait_for
+from tests.e2e.up import ENDED, ROOT, SHORT, wait_for
 from tests.patience import patient
 
 NOBODY = 65534
@@ -180,6 +180,7 @@ class Box:
 
         def there() -> dict[str, Any] | None:
             job = self.job(job_id)
+            assert job["state"] in states or job["state"] not in ENDED, f"{job['message']}: {self.log[-3000:]}"
             return job if job["state"] in states else None
 
         return wait_for(there, what=f"job {job_id} is {' or '.join(states)}: {self.log[-2000:]}")

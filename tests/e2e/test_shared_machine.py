@@ -5,14 +5,21 @@ The users are made for it, the sockets and processes are real. Needs root, as th
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from tests.e2e.shared_box import STRANGER, Box, User, administrator, shared_box
+from sidecar.device_filter import Unable, own_group
+from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, GpuReading, Heartbeat, ShimStatus, sign
+from tests.e2e.shared_box import STRANGER, Box, Reply, User, administrator, shared_box
 from tests.e2e.up import wait_for
 
 NAMES = ("ann", "ben", "eve")
@@ -280,6 +287,76 @@ def test_links_in_place_of_the_output_show_nothing_of_root(box: Box, secret: Pat
     assert box.call(eve, "GET", "/v1/jobs/linked/logs").status in (200, 503), "nor is a pipe waited for"
 
 
+HIDES = """
+import os, resource, signal, sys, time
+print("step=1 total=9", flush=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (resource.getrlimit(resource.RLIMIT_RTTIME)[1],) * 2)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    os.closerange(3, 4096)
+    os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)  # " + sys.argv[1]], {})
+time.sleep(600)
+"""
+
+
+def hidden(word: str) -> list[int]:
+    """The processes that have this word in their arguments, but for those that start others."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if word.encode() in (entry / "cmdline").read_bytes().split(b"# ")[-1] and lives(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def test_no_process_of_a_job_outlives_it_by_hiding(box: Box) -> None:
+    try:
+        own_group()
+    except Unable as why:
+        pytest.skip(f"marks alone find processes here, and one that clears them is not found: {why}")
+    script, word = Path(box.users["eve"].home) / "hides.py", f"mark-{os.getpid()}"
+    box.run(box.users["eve"], "tee", str(script), text=HIDES)
+    doc = {"job_id": "hiding", "command": [box.python, str(script), word], "optional_num_gpus": [1]}
+    assert box.call(box.users["eve"], "POST", "/v1/jobs", doc).status == 201
+    shim = str(box.until("hiding", "running")["shim_pid"])
+    pids = wait_for(lambda: hidden(word), what="a process hides")
+    assert {ids_of(pid)["Uid"][0] for pid in pids} == {box.users["eve"].uid}
+    assert box.run(box.users["eve"], "kill", "-KILL", shim).returncode == 0, "which would have found them"
+    box.cancel("eve", "hiding")
+    assert hidden(word) == []
+
+
+def test_a_shim_that_its_user_has_replaced_holds_nobody_up(box: Box) -> None:
+    """Its user kills it, takes its lock and answers in its place, so that nothing would ever be over."""
+    box.submit("eve", "replaced")
+    job, launch = box.until("replaced", "running"), box.folder_of("replaced", launch=True)
+    code = (
+        "import fcntl, os, socket, sys, time; os.chdir(sys.argv[1]); os.kill(int(sys.argv[2]), 9); time.sleep(1);"
+        "lock = open('shim.lock'); fcntl.flock(lock, fcntl.LOCK_EX); os.unlink('shim.sock'); one = socket.socket(socket"
+        ".AF_UNIX); one.bind('shim.sock'); one.listen(99); print('held', flush=True); time.sleep(600)"
+    )
+    impostor = subprocess.Popen(
+        [box.python, "-c", code, str(launch), str(job["shim_pid"])], stdout=subprocess.PIPE,
+        user=box.users["eve"].uid, group=box.users["eve"].gid, extra_groups=[],
+    )  # fmt: skip
+    try:
+        assert impostor.stdout is not None and impostor.stdout.readline() == b"held\n"
+        box.submit("ann", "meanwhile")
+        box.until("meanwhile", "running")
+        box.cancel("ann", "meanwhile")
+    finally:
+        impostor.kill()
+        impostor.wait()
+        impostor.stdout.close()
+    box.cancel("eve", "replaced")
+
+
 def test_the_files_of_the_service_are_closed_to_its_users(box: Box) -> None:
     box.submit("ann", "private", env={"PASSWORD": "of-ann"})
     box.until("private", "running")
@@ -294,6 +371,30 @@ def test_the_files_of_the_service_are_closed_to_its_users(box: Box) -> None:
     tokens = [path for path in box.folder_of("private", launch=True).iterdir() if path.name == "operator.token"]
     assert tokens == [], "a job's folder must not hold the token of root"
     box.cancel("ann", "private")
+
+
+def test_a_forged_heartbeat_speaks_for_own_gpus_and_names_no_other_address(box: Box) -> None:
+    for name in ("ann", "eve"):
+        box.submit(name, f"beats-{name}")
+    ann, eve = (box.until(f"beats-{name}", "running") for name in ("ann", "eve"))
+    key = (box.folder_of("beats-eve", launch=True) / "launch.key").read_bytes()
+
+    def sent(job_id: str, seq: int, **more: Any) -> Reply:
+        gpus = [GpuReading(gpu_id=gpu, utilisation=0.123) for gpu in (*ann["gpu_ids"], *eve["gpu_ids"])]
+        shim = ShimStatus(trainer="running", generation=eve["generation"])
+        given = {"job_id": job_id, "launch": 1, "seq": seq, "url": eve["sidecar_url"], "sidecar_pid": 1, "shim": shim}
+        body = msgspec.json.encode(Heartbeat(**{**given, "gpus": gpus, **more})).decode()
+        signature = sign(key, "POST", "/v1/heartbeats", body.encode())
+        headers = {HEADER_JOB: job_id, HEADER_LAUNCH: "1", HEADER_SIGNATURE: signature}
+        return box.call(box.users["eve"], "POST", "/v1/heartbeats", body, box.port, **headers)
+
+    assert sent("beats-ann", 10**12).status == 401
+    assert sent("beats-eve", 10**12, url="http://192.0.2.1:80").status == 400
+    assert sent("beats-eve", 10**12).status == 200
+    shown = {gpu["gpu_id"]: gpu["utilisation"] for gpu in box.root("GET", "/v1/gpus").doc["gpus"]}
+    assert [shown[gpu] == 0.123 for gpu in (*ann["gpu_ids"], *eve["gpu_ids"])] == [False, True]
+    for name in ("ann", "eve"):
+        box.cancel(name, f"beats-{name}")
 
 
 def test_a_sidecar_tells_other_users_nothing(box: Box) -> None:

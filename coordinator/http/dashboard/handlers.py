@@ -13,12 +13,12 @@ from tornado.web import HTTPError, RequestHandler
 
 from adaptive_scheduler.settings import QueueOrder
 from coordinator.dashboard.pages import Page, job_href
-from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.errors import Rejected, Unauthorized
 from coordinator.http import wire
 from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
-from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
+from coordinator.http.events import KEEP_ALIVE_S, RETRY_MS
 from coordinator.policies import POLICIES
 
 ORDERS = get_args(QueueOrder)
@@ -103,9 +103,7 @@ class ChangesHandler(PageHandler):
     async def get(self) -> None:
         address = self.get_query_argument("of", "/")
         version = self.request.headers.get("Last-Event-ID") or self.get_query_argument("version", "")
-        streams: set[Handler] = self.settings["streams"]
-        if len(streams) >= MOST_STREAMS:
-            raise Transient("Too many pages are open already; close some, then reload.")
+        streams = self.claim_stream("Too many pages are open already; close some, then reload.")
         first = await self.page(address)  # an error of it is this answer's
         streams.add(self)
         try:

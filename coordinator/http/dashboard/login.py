@@ -15,6 +15,7 @@ from collections import OrderedDict
 
 SESSION_S = 12 * 3600.0
 LINK_S = 300.0
+MOST_LINKS_OF_ONE = 10  # of one user of a shared machine
 USERS_WORDS = 4  # of a cookie that is for one user: its end, a random part, the uid, the signature
 MOST_LINKS = 100  # not used yet; the oldest are dropped first
 
@@ -66,6 +67,9 @@ class OneTimeLinks:
         """Return a new secret. `uid`: of the only user who may use it, on a shared machine."""
         secret = secrets.token_urlsafe(24)
         with self._lock:
+            own = [key for key, (_, whose) in self._until.items() if whose == uid]
+            if uid is not None and len(own) >= MOST_LINKS_OF_ONE:  # so that nobody's push out those of others
+                del self._until[own[0]]
             self._until[_digest(secret)] = now + LINK_S, uid
             while len(self._until) > MOST_LINKS:
                 self._until.popitem(last=False)
