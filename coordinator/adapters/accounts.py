@@ -15,6 +15,7 @@ from coordinator.caller import Caller
 
 ADMINS = "reshape-admin"  # the group whose members may do everything
 LASTS_S = 5.0
+UNKNOWN = 65_534  # nobody: the kernel gives it for users that it cannot name, such as those of containers
 MOST = 10_000  # callers that are remembered
 
 
@@ -68,7 +69,7 @@ class Callers:
             at, found = self._known.get(uid, (-LASTS_S, None))
         if now < at + LASTS_S:
             return found
-        account = account_of(uid)
+        account = account_of(uid) if uid != UNKNOWN else None
         found = account and Caller(account.uid, account.name, administers(account), self._others_seen)
         with self._lock:
             if len(self._known) >= MOST:

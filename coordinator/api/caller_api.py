@@ -8,6 +8,7 @@ is judged where that job's document is found (`OperatorRequests.find_own`), so t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,12 @@ EVENT_SEEN = (
 )  # fmt: skip
 DECISION_SEEN = ("decision_id", "job_id", "jobs", "at", "kind", "algorithm")
 GPU_USER = ("job_id", "held_by", "worker_id")
+NAMING = (
+    "message", "because", "receipt", "binds", "starts_if", "start_guesses", "yields_to", "warnings", "problems",
+    "sentence", "jobs", "victim", "more_victims", "unchanged_guesses", "for",
+)  # fmt: skip
+"""Fields of jobs, decisions and events in which other jobs are named."""
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9_-]|[A-Za-z0-9]")
 OF_OTHERS = "A decision about jobs of other users."
 
 
@@ -43,13 +50,30 @@ class CallerApi:
         return self._noted("rerun", job_id, self._own.rerun(job_id))
 
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
-        return self._own.jobs(include_ended, within_s)
+        return list(map(self._nameless, self._own.jobs(include_ended, within_s)))
 
     def job(self, job_id: str) -> View:
-        return self._own.job(job_id)
+        return self._nameless(self._own.job(job_id))
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
-        return self._own.jobs_page(group, named, offset, limit)
+        page = self._own.jobs_page(group, named, offset, limit)
+        return page | {"jobs": list(map(self._nameless, page["jobs"]))}
+
+    def _nameless(self, view: View) -> View:
+        """Leave out the names of others' jobs that stand in words about an own one, where those are not to be seen."""
+        if self._caller.others_seen or self._caller.admin:
+            return view
+        return view | {field: self._without_names(view[field]) for field in NAMING if field in view}
+
+    def _without_names(self, value: Any) -> Any:
+        match value:
+            case str():
+                return WORD.sub(lambda found: self._own.name_for_caller(found[0]), value)
+            case list() | tuple():
+                return [self._without_names(part) for part in value]
+            case dict():
+                return {field: self._without_names(part) for field, part in value.items()}
+        return value
 
     def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
         return self._own.job_states(job_ids)
@@ -116,7 +140,7 @@ class CallerApi:
     def _decision(self, view: View) -> View | None:
         names = {str(view.get("job_id")), *map(str, view.get("jobs") or ())}
         if self._caller.admin or any(self._own.is_own(name, view["at"]) for name in names):
-            return view if self._caller.others_seen or self._caller.admin else view | {"candidates": []}
+            return view if self._caller.others_seen or self._caller.admin else self._nameless(view | {"candidates": []})
         if not self._caller.others_seen:
             return None
         shown = {field: view[field] for field in DECISION_SEEN if field in view}
@@ -131,7 +155,7 @@ class CallerApi:
     def _event(self, event: View) -> View:
         """What of an event the caller may see; its number always, since those who follow go on after it."""
         if self._caller.admin or event.get("owner_uid") == self._caller.uid:
-            return event
+            return self._nameless(event)
         if event.get("job_id") is None or self._caller.others_seen:
             return {field: event[field] for field in EVENT_SEEN if field in event}
         return {"_id": event["_id"], "at": event.get("at"), "type": "hidden"}

@@ -59,6 +59,11 @@ class PageReads:
         job = self._cache.find(job_id)
         return job is not None and not self._hides(job) and job.submit_ts <= at
 
+    def name_for_caller(self, word: str) -> str:
+        """Return a word of a sentence, or other words where it is the name of a job that the caller may not know."""
+        job = self._cache.job(word)
+        return word if job is None or self._sees(job) else "another user's job"
+
     def _sees(self, job: JobRecord) -> bool:
         """True if the caller may know that there is this job."""
         return self._caller is None or self._caller.sees(job)

@@ -68,7 +68,7 @@ class EventsHandler(Handler):
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        while not self._closed:
+        while not self._closed and self.has_access():  # a token of a user may have ended meanwhile
             self._appended.clear()
             events = await self.call(self.coordinator.events_after, after, BATCH)
             if events:

@@ -19,7 +19,7 @@ import pytest
 
 from sidecar.device_filter import Unable, own_group
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, GpuReading, Heartbeat, ShimStatus, sign
-from tests.e2e.shared_box import STRANGER, Box, Reply, User, administrator, shared_box
+from tests.e2e.shared_box import NOBODY, STRANGER, Box, Reply, User, administrator, shared_box
 from tests.e2e.up import wait_for
 
 NAMES = ("ann", "ben", "eve")
@@ -147,7 +147,8 @@ def test_a_job_goes_on_when_the_service_is_started_again(box: Box) -> None:
 
 
 def test_a_uid_without_an_account_gets_nothing(box: Box) -> None:
-    stranger = User("ghost", STRANGER, STRANGER)
+    stranger, nobody = User("ghost", STRANGER, STRANGER), User("nobody", NOBODY, NOBODY)
+    assert box.call(nobody, "GET", "/v1/jobs").status == 403, "whom the kernel cannot name"
     for method, path in (("GET", "/v1/jobs"), ("GET", "/v1/gpus"), ("GET", "/v1/events?follow=false")):
         assert box.call(stranger, method, path).status == 403
     doc = {"command": ["true"], "optional_num_gpus": [1], "owner": box.users["ann"].name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import signal
@@ -19,6 +20,7 @@ import pytest
 from coordinator.http import peers
 from launcher import acting_as, as_owner
 from launcher.acting_as import acting_as as act
+from launcher.ended_folders import remove_ended
 from launcher.local import LocalPlatform, unlocked
 from launcher.local_spec import LocalSettings
 from sidecar import leftovers
@@ -236,6 +238,31 @@ def test_what_lies_in_place_of_a_lock_holds_nothing(place: Path, secret: Path) -
     finally:
         held.kill()
         held.communicate()
+
+
+def test_what_is_left_of_ended_jobs_is_removed_by_what_root_knows_alone(place: Path, secret: Path) -> None:
+    platform, doc = platform_of(place / "state"), doc_of()
+    ended = doc | {"state": "completed", "finish_ts": 1_000.0, "closed": True}
+    try:
+        rendered(platform, doc)
+        platform.remove(doc)
+        eventually(lambda: platform.gone(doc), "its control group is gone, too")
+        folders = platform.folders(doc)
+        with act(OWNER.pw_uid):
+            (folders.launch / "away").symlink_to(place, target_is_directory=True)
+            (folders.job / "output.log").symlink_to(secret)
+            (folders.job / "job.json").write_text(json.dumps(ended | {"uid": "forged", "owner_uid": 0}))
+        jobs = place / "state" / "jobs"
+        assert remove_ended(jobs, (), 2_000.0) == 0, "what its owner writes there is not believed"
+        platform.keep(ended)
+        (copy,) = (place / "state" / "ended").iterdir()
+        os.utime(copy, (1_000, 1_000))
+        assert platform.recall([doc]).records[-1]["owner_uid"] == OWNER.pw_uid
+        assert remove_ended(jobs, (), 2_000.0) == 1
+        assert not folders.launch.exists() and not (folders.job / "output.log").is_symlink()
+        assert secret.read_text() == "of root"
+    finally:
+        platform.stop_all(1.0)
 
 
 # processes and connections of others

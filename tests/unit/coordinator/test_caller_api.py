@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,19 @@ def test_a_machine_can_hide_others_jobs(world: World) -> None:
     assert "one" not in {value for row in rows for value in row.values() if isinstance(value, str)}
     assert hidden.job_states(["one"]) == {}
     assert {gpu["state"] for gpu in hidden.gpus()} == {s.IN_USE, s.IDLE}, "but which GPUs are taken"
+
+
+def test_words_about_an_own_job_name_no_hidden_one(world: World) -> None:
+    hidden = CallerApi(world.api, HIDDEN)
+    for name in ("wide", "after-one"):
+        hidden.submit({**JOB, "job_id": name, "optional_num_gpus": [4], "elastic": False})
+    world.tick()
+    world.tick()
+    seen = [hidden.job("wide"), *hidden.jobs(False), *hidden.decisions("wide", 10), *hidden.events_after(0, 1_000)]
+    said = json.dumps([{field: row.get(field) for field in ("message", "sentence", "jobs", "binds")} for row in seen])
+    whole = json.dumps([world.api.job("wide"), world.api.decisions("wide", 10)])
+    assert re.search(r"\bone\b", whole), "else nothing is hidden"
+    assert not re.search(r"(?<!-)\bone\b", said) and "another user's job" in said
 
 
 def test_what_concerns_all_users_is_for_administrators_alone(world: World) -> None:
