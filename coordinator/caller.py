@@ -23,9 +23,8 @@ class Caller:
     others_seen: bool  # whether names and GPU counts of others' jobs are shown
 
     def owns(self, job: JobRecord) -> bool:
-        """True if the job is this user's own."""
-        uid: object = job.doc.get("owner_uid")
-        return uid == self.uid
+        """True if the job is this user's own: by uid and name, as a uid may be given to somebody else some day."""
+        return (job.doc.get("owner_uid"), job.doc.get("owner")) == (self.uid, self.name)
 
     def may_change(self, job: JobRecord) -> bool:
         """True if this user may change the job, and read all that there is of it."""

@@ -283,7 +283,12 @@ class LocalPlatform:
         """Remove these files of the launch, if they are there."""
         with acting_as(folders.owner):
             for name in names:
-                (folders.launch / name).unlink(missing_ok=True)
+                try:
+                    (folders.launch / name).unlink(missing_ok=True)
+                except OSError:
+                    if folders.owner is None:
+                        raise
+                    # Its owner has closed the folder, or put another one there: the launch ends all the same.
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s

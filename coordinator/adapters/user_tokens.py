@@ -35,9 +35,10 @@ class UserTokens:
                 f"{path} cannot be read ({error}): put a copy of it back, or delete it and all tokens."
             ) from None
 
-    def make(self, uid: int, lasts_s: float, now: float) -> View:
+    def make(self, uid: int, name: str, lasts_s: float, now: float) -> View:
         """Return a new token of this user, which nobody can read again, with its id and end."""
-        token, about = MARK + secrets.token_urlsafe(32), {"id": secrets.token_hex(4), "uid": uid, "ends": now + lasts_s}
+        token = MARK + secrets.token_urlsafe(32)
+        about = {"id": secrets.token_hex(4), "uid": uid, "name": name, "ends": now + lasts_s}
         with self._lock:
             rows = {key: row for key, row in self._rows.items() if row["ends"] > now}
             if sum(row["uid"] == uid for row in rows.values()) >= MOST_OF_ONE:
@@ -59,11 +60,11 @@ class UserTokens:
                 raise Rejected(f"You have no token {token_id!r}; `reshape token list` lists yours.", 404)
             self._write(left)
 
-    def user_of(self, token: str, now: float) -> int | None:
-        """Return whose token this is; None if it is nobody's or has ended."""
+    def user_of(self, token: str, now: float) -> tuple[int, str] | None:
+        """Return uid and name of whose token this is; None if it is nobody's or has ended."""
         with self._lock:
             row = self._rows.get(_hashed(token))
-        return int(row["uid"]) if row is not None and row["ends"] > now else None
+        return (int(row["uid"]), str(row["name"])) if row is not None and row["ends"] > now else None
 
     def _write(self, rows: dict[str, View]) -> None:
         new = self._path.with_suffix(".new")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
+from weakref import WeakKeyDictionary
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream
 
 from coordinator.adapters.accounts import Callers
 from coordinator.adapters.clock import SystemClock
@@ -36,6 +38,7 @@ class SharedMachine:
     tokens: UserTokens
     url: str  # of the dashboard: browsers reach no Unix socket
     clock: SystemClock
+    peers: WeakKeyDictionary[IOStream, int] = field(default_factory=WeakKeyDictionary)  # of open connections
 
     def caller_of(self, request: HTTPServerRequest, master: str) -> Caller | None:
         """Return who calls the API; None where nobody has shown who it is. `Rejected`: a user who may nothing."""
@@ -44,12 +47,16 @@ class SharedMachine:
         header = request.headers.get("Authorization")
         if is_bearer(header, master):
             return self.known(ROOT)
-        uid = self.tokens.user_of(bearer(header), self.clock.wall())
-        return None if uid is None else self.known(uid)
+        uid, name = self.tokens.user_of(bearer(header), self.clock.wall()) or (None, "")
+        caller = self.known(uid)
+        return caller if caller is not None and caller.name == name else None  # the uid may be somebody else's by now
 
     def peer(self, request: HTTPServerRequest) -> int | None:
-        """Return the uid of whoever has made the connection."""
-        return peers.user_of(_socket_of(request))
+        """Return the uid of whoever has made the connection, which is asked of the kernel once."""
+        stream = _stream_of(request)
+        if (uid := self.peers.get(stream)) is None and (uid := peers.user_of(stream.socket)) is not None:
+            self.peers[stream] = uid
+        return uid
 
     def known(self, uid: int | None) -> Caller | None:
         """Return the user of a uid. `Rejected` with status 403 where this machine has no such account."""
@@ -62,8 +69,8 @@ class SharedMachine:
 
 def came_by_unix_socket(request: HTTPServerRequest) -> bool:
     """True if this came by the socket of which the kernel tells who connected."""
-    return _socket_of(request).family == socket.AF_UNIX
+    return bool(_stream_of(request).socket.family == socket.AF_UNIX)
 
 
-def _socket_of(request: HTTPServerRequest) -> socket.socket:
-    return cast(HTTP1Connection, request.connection).stream.socket
+def _stream_of(request: HTTPServerRequest) -> IOStream:
+    return cast(HTTP1Connection, request.connection).stream

@@ -35,7 +35,8 @@ class TokensHandler(OwnTokensHandler):
         lasts_s = doc["lasts_s"]
         if type(lasts_s) is not int or not 1 <= lasts_s <= LONGEST_TOKEN_S:
             raise Rejected(f"lasts_s must be a whole number of seconds from 1 to {LONGEST_TOKEN_S}, a year.")
-        made = await self.call(machine.tokens.make, self.caller.uid, lasts_s, machine.clock.wall())
+        who = self.caller
+        made = await self.call(machine.tokens.make, who.uid, who.name, lasts_s, machine.clock.wall())
         self.answer({**made, "url": machine.url}, 201)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -415,6 +416,26 @@ def test_without_root_it_says_why_not(box: Box) -> None:
     done = box.reshape("ann", "--state", f"{box.users['ann'].home}/state", "up", "--shared", "--gpus", "1xV100")
     assert done.returncode == 1
     assert "so it runs as root" in done.stderr
+
+
+def test_an_installation_that_only_root_can_read_is_refused_before_a_job_fails_by_it(box: Box, tmp_path: Path) -> None:
+    made = Path(box.python).parents[1]
+    if made.parent != box.folder:
+        pytest.skip("the interpreter of the tests is large, and is not copied to where only root can read it")
+    closed = tmp_path / "venv"  # in a folder of pytest's, which is root's alone
+    shutil.copytree(made, closed, symlinks=True)
+    words = (
+        str(closed / "bin" / "python"),
+        "-P",
+        "-m",
+        "reshape",
+        "--state",
+        str(tmp_path / "state"),
+        "up",
+        "--shared",
+    )
+    done = box.run(User("root", 0, 0), *words, "--gpus", "1xV100")
+    assert done.returncode == 1 and "install it where all may read it" in done.stderr, done.stderr
 
 
 def test_its_state_folder_is_used_by_no_other_kind_of_service(box: Box) -> None:

@@ -196,6 +196,22 @@ def test_links_in_the_folders_of_a_launch_change_no_file_of_root(place: Path, se
         platform.stop_all(1.0)
 
 
+def test_who_closes_the_folder_of_a_launch_does_not_keep_it_from_being_removed(place: Path) -> None:
+    platform, doc = platform_of(place / "state"), doc_of()
+    try:
+        rendered(platform, doc)
+        launch = platform.folders(doc).launch
+        with act(OWNER.pw_uid):
+            (launch / "launch.json").unlink()
+            (launch / "launch.json").mkdir()
+            launch.chmod(0)
+        platform.remove(doc)
+        eventually(lambda: platform.gone(doc), "it is gone")
+        assert not list((place / "state" / "launches").iterdir())
+    finally:
+        platform.stop_all(1.0)
+
+
 def test_a_job_runs_only_as_an_account_that_is_still_its_owners(place: Path) -> None:
     platform = platform_of(place / "state")
     try:

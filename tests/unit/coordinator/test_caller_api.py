@@ -21,6 +21,7 @@ from tests.fakes.world import JOB_TYPE, World
 ANN = Caller(1001, "ann", False, True)
 BEN = Caller(1002, "ben", False, True)
 ADMIN = Caller(1003, "ada", True, True)
+SUCCESSOR = Caller(1001, "abe", False, True)  # to whom Ann's uid was given
 HIDDEN = Caller(1002, "ben", False, False)
 JOB: dict[str, Any] = {
     "command": ["python", "secret-plan.py"], "optional_num_gpus": [1, 2], "job_type": JOB_TYPE, "elastic": True,
@@ -82,6 +83,7 @@ def test_the_server_sets_the_owner_whatever_the_document_says(world: World) -> N
 def test_a_job_is_changed_and_read_by_its_owner_and_administrators_only(world: World, verb: str) -> None:
     before = world.store.get("jobs", "one")
     assert status_of(MAY[verb], CallerApi(world.api, BEN)) == NOT_HERS
+    assert status_of(MAY[verb], CallerApi(world.api, SUCCESSOR)) == NOT_HERS
     assert status_of(MAY[verb], CallerApi(world.api, HIDDEN)) == 404, "nor learns that there is one"
     assert world.store.get("jobs", "one") == before
     for caller in (ANN, ADMIN):
