@@ -62,7 +62,12 @@ def _all_may_run() -> bool:
 
 def close_shared(state: Path) -> None:
     """Give up the groups of root, and close the state folder to all others, also what is made in it from now on."""
-    os.setgroups([])
+    try:
+        os.setgroups([])
+    except PermissionError:
+        raise Rejected(
+            "This root may not act as other users, as in a container without CAP_SETGID: give it that."
+        ) from None
     os.umask(0o077)
     mark = state / MARK
     if not mark.exists() and any((state / "jobs").glob("*-l*")):
@@ -84,11 +89,12 @@ def refuse_shared(state: Path) -> None:
 @contextmanager
 def user_socket(path: Path) -> Iterator[socket.socket]:
     """Listen on the Unix socket of all users, in a folder that only root can change."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True)
+        path.parent.chmod(0o755)  # whatever our umask
     folder = path.parent.stat()
     if folder.st_uid != 0 or folder.st_mode & WRITABLE_BY_OTHERS:
         raise Rejected(f"{path.parent} can be changed by others, who could answer in our place: name another folder.")
-    path.parent.chmod(0o755)  # whatever our umask
     if _answers(path):
         raise Rejected(f"Another `reshape up --shared` listens on {path}.")
     path.unlink(missing_ok=True)  # of one that was killed
