@@ -85,6 +85,8 @@ class Config:
     """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
     early_initialization: bool = True
     """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
+    others_seen: bool = True
+    """Whether users of a shared machine see names, owners, states and GPU counts of others' jobs."""
     other_processes: bool = True
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from launcher.launch_records import ENDED, read_copy
+from launcher.launch_records import ended_copy, read_copy
 from launcher.local import unlocked
 from launcher.names import is_launch_of, job_name
 
@@ -33,22 +33,24 @@ def remove_ended(jobs: Path, known: Collection[str], before: float) -> int:
     removed = 0
     for folder in _ended(jobs, names, known, before):
         of_it = [launch for launch in launches.get(folder.name, ()) if is_launch_of(folder.name, launch.name)]
-        if not all(unlocked(launch / "shim.lock") for launch in of_it):
+        copy = ended_copy(jobs, folder.name)
+        uid = (read_copy(copy) or {}).get("owner_uid")
+        if not all(unlocked(launch / "shim.lock", uid) for launch in of_it):
             continue
         with suppress(OSError):
-            _remove(folder, of_it)
+            _remove(folder, of_it, copy)
             removed += 1
     return removed
 
 
 def _ended(jobs: Path, names: Collection[str], known: Collection[str], before: float) -> Iterator[Path]:
     for name in sorted(names):
-        folder = jobs / name
+        folder, copy = jobs / name, ended_copy(jobs, name)
         try:
-            young = (folder / ENDED).stat().st_mtime >= before  # most are: these need not be read
+            young = copy.stat().st_mtime >= before  # most are: these need not be read
         except OSError:
             continue
-        doc = None if young or folder.is_symlink() else read_copy(folder / ENDED)
+        doc = None if young or folder.is_symlink() else read_copy(copy)
         if doc is None:
             continue
         job = JobRecord(doc)
@@ -57,11 +59,12 @@ def _ended(jobs: Path, names: Collection[str], known: Collection[str], before: f
             yield folder
 
 
-def _remove(folder: Path, launches: Collection[Path]) -> None:
+def _remove(folder: Path, launches: Collection[Path], copy: Path) -> None:
     for launch in launches:
-        shutil.rmtree(launch)
-    for name in (*OUTPUTS, ENDED):  # the copy last, by which this is done again
+        shutil.rmtree(launch)  # follows no link, whoever put it there
+    for name in OUTPUTS:
         (folder / name).unlink(missing_ok=True)
+    copy.unlink(missing_ok=True)  # last: by it this is done again
     for empty in (folder / "checkpoints", folder):
         with suppress(OSError):  # it holds something
             empty.rmdir()

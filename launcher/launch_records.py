@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +23,14 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc
+from launcher.acting_as import acting_as
 from launcher.names import job_name
 from sidecar.protocol import ShimStatus
 
 ENDED = "job.json"  # in the folder of a job that has ended
+ENDED_APART = "ended"  # in place of that, on a shared machine: a folder of the state folder
 ANSWER_S = 2.0  # for a shim to answer: a frozen one accepts connections and is silent
-MOST_BYTES = 1 << 20  # of an answer
+MOST_BYTES, PIECE = 1 << 20, 64 * 1024  # of an answer, and of what is read of it at once
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,15 @@ class _Answer(msgspec.Struct):
 
     ok: bool | None = None
     status: ShimStatus | None = None
+
+
+def ended_copy(jobs: Path, name: str) -> Path:
+    """Return the copy of the job of that folder below `jobs`, for which it has ended.
+
+    On a shared machine the folder is its owner's, who could forge it there: it lies in a folder of root.
+    """
+    apart = jobs.parent / ENDED_APART
+    return apart / f"{name}.json" if apart.is_dir() else jobs / name / ENDED
 
 
 class LaunchRecords:
@@ -49,7 +61,7 @@ class LaunchRecords:
         """Write the copy of this document in place of an earlier one."""
         job = JobRecord(doc)
         name = job_name(job.id, job.uid)
-        here, ended = self._open / f"{name}.json", self._jobs / name / ENDED
+        here, ended = self._open / f"{name}.json", ended_copy(self._jobs, name)
         over = job.state in s.ENDED
         try:
             if not over:
@@ -74,16 +86,19 @@ class LaunchRecords:
     def ended(self, jobs: Iterable[JobRow]) -> Iterator[Doc]:
         """Yield the documents of those of these jobs that have ended since."""
         for job in map(JobRecord, jobs):
-            if (doc := read_copy(self._jobs / job_name(job.id, job.uid) / ENDED)) is not None:
+            if (doc := read_copy(ended_copy(self._jobs, job_name(job.id, job.uid)))) is not None:
                 yield doc
 
 
-def listens(folder: Path) -> bool:
-    """True unless the shim of this launch has certainly ended; one that is paused by a signal listens, too."""
+def listens(folder: Path, uid: int | None = None) -> bool:
+    """True unless the shim of this launch has certainly ended; one that is paused by a signal listens, too.
+
+    `uid`: the user whose folder it is, on a shared machine.
+    """
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(ANSWER_S)
         try:
-            _connect(peer, folder)
+            _connect(peer, folder, uid)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:  # so many ask it at once, or descriptors are wanting
@@ -91,27 +106,39 @@ def listens(folder: Path) -> bool:
     return True
 
 
-def _connect(peer: socket.socket, folder: Path) -> None:
+def _connect(peer: socket.socket, folder: Path, uid: int | None) -> None:
     """Connect to the shim. A socket's path is limited to 108 bytes; a folder's is not."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        peer.connect(f"/proc/self/fd/{opened}/shim.sock")
-    finally:
-        os.close(opened)
+    with acting_as(uid):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            peer.connect(f"/proc/self/fd/{opened}/shim.sock")
+        finally:
+            os.close(opened)
 
 
-def ask_status(folder: Path) -> ShimStatus | None:
-    """Return what the shim of this launch says; None if it does not answer."""
+def ask_status(folder: Path, uid: int | None = None) -> ShimStatus | None:
+    """Return what the shim of this launch says; None if it does not answer. `uid`: as of `listens`."""
     with suppress(OSError, msgspec.MsgspecError), socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(ANSWER_S)
-        _connect(peer, folder)
+        _connect(peer, folder, uid)
         peer.sendall(b'{"do":"status"}\n')
-        with peer.makefile("rb") as lines:
-            while line := lines.readline(MOST_BYTES):
-                answer = msgspec.json.decode(line, type=_Answer)
-                if answer.ok is not None:
-                    return answer.status
+        for line in _lines(peer, time.monotonic() + ANSWER_S):
+            answer = msgspec.json.decode(line, type=_Answer)
+            if answer.ok is not None:
+                return answer.status
     return None
+
+
+def _lines(peer: socket.socket, until: float) -> Iterator[bytes]:
+    """Yield the lines that come until then: what answers may be a user's program that sends a byte now and then."""
+    data = b""
+    while len(data) < MOST_BYTES and (left := until - time.monotonic()) > 0:
+        peer.settimeout(left)
+        piece = peer.recv(PIECE)
+        *lines, data = (data + piece).split(b"\n")
+        yield from lines
+        if not piece:
+            return
 
 
 def read_copy(path: Path) -> Doc | None:

@@ -7,24 +7,29 @@ this process; `gone` is True only when no process of the launch runs. Called by 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
 import re
+import stat
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from coordinator.adapters.accounts import UnixAccount, account_of
 from coordinator.errors import Fatal, Rejected, Transient
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc, Evidence, LivingLaunch
-from launcher import playbook
+from launcher import as_owner, playbook
+from launcher.acting_as import acting_as
 from launcher.datasets.dataset_cache import DatasetCache
-from launcher.launch_records import LaunchRecords, ask_status, listens
+from launcher.launch_group import LaunchGroup
+from launcher.launch_records import ENDED_APART, LaunchRecords, ask_status, listens
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
@@ -34,6 +39,9 @@ from sidecar.startup.log_format import VARIABLE
 
 SIDECAR = Path(protocol.__file__).parent
 LAUNCH_BYTES = 64 * 1024  # of the files that a launch begins with
+FACTS, PLAYBOOKS = "launches", "playbooks"  # folders of root's on a shared machine
+NOBODY = 65534
+NO_LOCKS = (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EACCES)  # what its owner put in its place
 REMOVE_AGAIN_S = (1.0, 5.0)  # pauses before the retries: the reconciler asks once, then waits for `gone`
 
 log = logging.getLogger(__name__)
@@ -46,7 +54,8 @@ class LocalPlatform:
         self, state: Path, coordinator: str, master_key: bytes, playbooks: Path, settings: LocalSettings | None = None
     ) -> None:
         """`Rejected` if Ansible cannot work in `state` because of its name."""
-        self._jobs = state.absolute() / "jobs"
+        self._state = state.absolute()
+        self._jobs = self._state / "jobs"
         if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
             raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
@@ -56,6 +65,8 @@ class LocalPlatform:
         self._records = LaunchRecords(state.absolute(), self._jobs)
         self._told_of: set[str] = set()  # folders of launches of other state folders
         self._runs = PlaybookQueue(self._carry_out, prepare=self._datasets.wait_for)
+        if self._settings.shared:
+            _prepare_shared(self._state)
 
     def launch(self, doc: JobRow) -> None:
         """Request the launch. Does nothing while it is under way, once it succeeded, or until `failure` was read."""
@@ -75,22 +86,31 @@ class LocalPlatform:
 
     def gone(self, doc: JobRow) -> bool:
         """True if shim and trainer have released the lock and no playbook can still start them."""
-        return not self._runs.under_way(_name(doc)) and self._nothing_lives(self.folders(doc).launch)
+        return not self._runs.under_way(_name(doc)) and self._nothing_lives(self.folders(doc).launch, self._owner(doc))
 
-    def _nothing_lives(self, launch: Path) -> bool:
+    def _owner(self, doc: JobRow) -> int | None:
+        """Return the user whose the folders of this job are, on a shared machine; None where they are ours."""
+        if not self._settings.shared:
+            return None
+        uid = doc.get("owner_uid")
+        return uid if isinstance(uid, int) else NOBODY
+
+    def _nothing_lives(self, launch: Path, uid: int | None) -> bool:
         """True if no process of the launch is left. What a killed shim has left is killed: nobody could stop it."""
-        free = unlocked(launch / "shim.lock")
-        if not free and listens(launch):
+        free = unlocked(launch / "shim.lock", uid)
+        if not free and listens(launch, uid):
             return False
-        left = leftovers.end_all(str(launch.resolve()))
-        return free and not left and not self._lives_elsewhere(launch)
+        left = leftovers.end_all(str(launch.resolve()), uid)
+        if free and uid is not None and not _group(launch).end():  # not before: one may still write a checkpoint
+            return False
+        return free and not left and not self._lives_elsewhere(launch, uid)
 
-    def _lives_elsewhere(self, launch: Path) -> bool:
+    def _lives_elsewhere(self, launch: Path, uid: int | None) -> bool:
         """True if it runs in another state folder, of which this one is a copy or which was deleted.
 
         It is left alone: who started it may still command it.
         """
-        other = leftovers.other_folder(str(launch.resolve()))
+        other = leftovers.other_folder(str(launch.resolve()), uid)
         if other and other not in self._told_of:
             self._told_of.add(other)
             log.warning(
@@ -111,14 +131,19 @@ class LocalPlatform:
         for folder in self._jobs.glob("*"):
             if not may_be_launch_of(job_id, folder.name):
                 continue
-            known = _written(folder / "launch.json")
+            known = _written(_facts(folder))
             if known and known["job_id"] != job_id:
                 continue  # its name only looks the same
             if known:
                 self.remove({"_id": job_id} | known)
                 self._records.forget(job_id, known["uid"])
-            over = over and not known and not self._runs.under_way(folder.name) and self._nothing_lives(folder)
+            idle = not known and not self._runs.under_way(folder.name)
+            over = over and idle and self._nothing_lives(folder, self._owner_of_folder(folder))
         return over
+
+    def _owner_of_folder(self, launch: Path) -> int | None:
+        """Return the user whose a launch's folder is: root made it so, and nobody else can."""
+        return launch.lstat().st_uid if self._settings.shared else None
 
     def keep(self, doc: JobRow) -> None:
         """Write a copy of the document beside the store."""
@@ -133,7 +158,8 @@ class LocalPlatform:
 
     def _living(self) -> Iterator[LivingLaunch]:
         for folder, known in _living(self._jobs):
-            yield LivingLaunch(str(known["job_id"]), known["uid"], known["launch"], ask_status(folder))
+            status = ask_status(folder, known.get("owner_uid"))
+            yield LivingLaunch(str(known["job_id"]), known["uid"], known["launch"], status)
 
     def ended(self, doc: JobRow) -> frozenset[int]:
         """Return no members: this platform runs no gangs (`Config.many_pods`)."""
@@ -142,14 +168,16 @@ class LocalPlatform:
     def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
         """Return about `limit` bytes of the trainer's output from `offset` and the next offset, over all launches."""
         try:
-            return kept_output.read(str(self.folders(doc).output), offset, limit)
+            with acting_as(self._owner(doc)):
+                opener = kept_output.open_as_it_is if self._settings.shared else None
+                return kept_output.read(str(self.folders(doc).output), offset, limit, opener)
         except OSError as error:
             raise Transient(f"the output of job {JobRecord(doc).id} cannot be read: {error.strerror}") from error
 
     def folders(self, doc: JobRow) -> Folders:
         """Return the folders of this launch and of its job."""
         job = JobRecord(doc)
-        return Folders(launch=self._jobs / _name(doc), job=self._jobs / job_name(job.id, job.uid))
+        return Folders(self._jobs / _name(doc), self._jobs / job_name(job.id, job.uid), self._owner(doc))
 
     def stop_all(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
@@ -169,29 +197,54 @@ class LocalPlatform:
         code, folders = doc.get("code"), self.folders(doc)
         if code and not Path(code).is_absolute():  # whether it is there, the shim says
             raise Fatal(f"its `code` must be the full path of a folder on this machine, not {code}")
+        account = self._account(doc)
         try:
-            self._render(doc, folders)
+            self._render(doc, folders, account)
         except OSError as error:
             raise Transient(f"{error.filename or folders.launch} cannot be written: {error.strerror}") from error
-        self._play("launch_local.yml", folders, self._settings.launch_timeout_s, cancelled)
+        entrance = "" if account is None else _group(folders.launch).make()
+        self._play("launch", folders, self._settings.launch_timeout_s, cancelled, entrance)
 
-    def _render(self, doc: JobRow, folders: Folders) -> None:
-        for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _account(self, doc: JobRow) -> UnixAccount | None:
+        """Return the user that a job runs as on a shared machine; None where it runs as ours. `Fatal`: it cannot."""
+        uid, name = doc.get("owner_uid"), doc.get("owner")
+        if not self._settings.shared:
+            if uid is not None:  # else a job of anybody would run as us
+                raise Fatal(f"it was submitted by user {name} to a shared `reshape up`: start that, with --shared")
+            return None
+        if not isinstance(uid, int):
+            raise Fatal("nobody has proved that it is theirs: its user submits it to this shared `reshape up` again")
+        account = account_of(uid)
+        if account is None or account.name != name:
+            raise Fatal(f"user {name} has no account with uid {uid} on this machine any more")
+        return account
+
+    def _render(self, doc: JobRow, folders: Folders, account: UnixAccount | None) -> None:
+        job, gid = JobRecord(doc), NOBODY
+        if account is not None:
+            gid = account.gid
+            known = {"job_id": job.id, "uid": job.uid, "launch": job.launch, "owner_uid": account.uid}
+            _write(_facts(folders.launch), json.dumps(known).encode())
+            for folder in (folders.job, folders.launch, folders.imports):
+                _give(folder, account)
+        with acting_as(folders.owner, gid):
+            for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # `-P`, because the shim's working folder must not hide modules; `env`, for a project that is not installed.
         # The format of our log, because the sidecar is started with an empty environment.
         variables = {"PYTHONPATH": str(SIDECAR.parent), VARIABLE: os.environ.get(VARIABLE, "text")}
         start = ["/usr/bin/env", *map("=".join, variables.items()), sys.executable, "-P", "-m", "sidecar"]
         command = [*start, "--folder", str(folders.launch)]
-        job = JobRecord(doc)
         environ = {**os.environ, "PATH": playbook.search_path()}
-        spec = launch_spec(job, folders, self._coordinator, command, self._settings, environ)
+        spec = launch_spec(job, folders, self._coordinator, command, self._settings, environ, account)
         spec["group"] = self._entrance(doc)
         key = protocol.launch_key(self._master_key, job.uid, job.launch)
-        _write(folders.launch / "launch.key", key)
-        if self._settings.operator_token is not None:
-            _write(folders.launch / "operator.token", self._settings.operator_token.encode())
-        _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
+        text = json.dumps(spec, indent=1).encode()
+        with acting_as(folders.owner, gid):
+            _write(folders.launch / "launch.key", key)
+            if self._settings.operator_token is not None:
+                _write(folders.launch / "operator.token", self._settings.operator_token.encode())
+            _write(folders.launch / "launch.json", text)
 
     def _node_group(self, doc: JobRow) -> ControlGroup | None:
         """Return the control group with the cores of the job's emulated node; None for any other node."""
@@ -213,31 +266,89 @@ class LocalPlatform:
     def _remove(self, doc: JobRow, cancelled: Cancelled) -> None:
         folders = self.folders(doc)
         # Without launch.json a shim that an orphaned playbook starts late ends at once.
-        for name in ("launch.json", "launch.key", "operator.token"):
-            (folders.launch / name).unlink(missing_ok=True)
-        if not unlocked(folders.launch / "shim.lock"):
+        self._unlink(folders, "launch.json", "launch.key", "operator.token")
+        if not unlocked(folders.launch / "shim.lock", folders.owner):
             self._end(doc, folders, cancelled)
         else:  # its shim was killed, if these are still there
-            for name in ("shim.sock", "shim.pid"):
-                (folders.launch / name).unlink(missing_ok=True)
+            self._unlink(folders, "shim.sock", "shim.pid")
+        if folders.owner is not None:  # without the rights of root its sidecar has made no control group
+            _group(folders.launch).end()  # of what would not end by itself
+            _facts(folders.launch).unlink(missing_ok=True)
+            return
         # A killed shim takes along the sidecar that would have lifted it.
         ControlGroup(folders.launch.name, below=self._node_group(doc)).lift()
         device_filter.remove_group_of(str(folders.launch))
 
+    def _unlink(self, folders: Folders, *names: str) -> None:
+        """Remove these files of the launch, if they are there."""
+        with acting_as(folders.owner):
+            for name in names:
+                try:
+                    (folders.launch / name).unlink(missing_ok=True)
+                except OSError:
+                    if folders.owner is None:
+                        raise
+                    # Its owner has closed the folder, or put another one there: the launch ends all the same.
+
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
+        if folders.owner is not None:
+            try:
+                self._play("remove", folders, patience, cancelled)
+            except Transient as error:
+                if cancelled():
+                    raise
+                log.warning("job %s does not end by itself, and is killed: %s", JobRecord(doc).id, error)
+            return
         for pause in (*REMOVE_AGAIN_S, None):
             try:
-                self._play("remove_local.yml", folders, patience, cancelled)
+                self._play("remove", folders, patience, cancelled)
                 break
             except Transient as error:
                 if pause is None or self._runs.closing.wait(pause):
                     raise
                 log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
-    def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
+    def _play(self, verb: Verb, folders: Folders, timeout_s: float, cancelled: Cancelled, entrance: str = "") -> None:
+        """Run the playbook. `entrance`: of the control group that the launch of a shared machine is in."""
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
-        playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
+        if folders.owner is None:
+            playbook.run(self._playbooks / f"{verb}_local.yml", folders.launch, values, timeout_s, cancelled)
+            return
+        values |= {"owner": str(folders.owner), "group": entrance, "as_owner": as_owner.__file__}
+        ours = self._state / PLAYBOOKS / folders.launch.name  # nothing of root's work lies in a user's folder
+        playbook.run(self._playbooks / f"{verb}_shared.yml", ours, values, timeout_s, cancelled)
+        with contextlib.suppress(OSError):  # the next run of this launch may have begun
+            ours.rmdir()
+
+
+def _prepare_shared(state: Path) -> None:
+    """Make the folders of a shared machine: users get to their own ones below `jobs`, and to no other."""
+    for name in (FACTS, ENDED_APART, PLAYBOOKS):
+        (state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (state, state / "jobs", state / "imports"):
+        folder.mkdir(mode=0o711, exist_ok=True)
+        folder.chmod(0o711)
+
+
+def _give(folder: Path, account: UnixAccount) -> None:
+    """Make a folder that is this user's alone. Its parent is ours, so that nobody can put another in its place."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+    if (there := folder.lstat()).st_uid not in (account.uid, 0) or not stat.S_ISDIR(there.st_mode):
+        raise Fatal(f"{folder} is not a folder of user {account.name}: remove it")
+    os.chown(folder, account.uid, account.gid, follow_symlinks=False)  # also where we were killed before
+
+
+def _facts(launch: Path) -> Path:
+    """Return the file by which a launch is known again: on a shared machine in a folder of root's, who alone may."""
+    apart = launch.parent.parent / FACTS
+    return apart / f"{launch.name}.json" if apart.is_dir() else launch / "launch.json"
+
+
+def _group(launch: Path) -> LaunchGroup:
+    return LaunchGroup(launch.parent.parent / FACTS / f"{launch.name}.group")
 
 
 def disk_trouble(state: Path) -> str | None:
@@ -257,7 +368,8 @@ def running_jobs(state: Path) -> set[str]:
 
 def _living(jobs: Path) -> Iterator[tuple[Path, Doc]]:
     for folder in sorted(jobs.glob("*-l*")):
-        if (known := _written(folder / "launch.json")) and not unlocked(folder / "shim.lock"):
+        known = _written(_facts(folder))
+        if known and not unlocked(folder / "shim.lock", known.get("owner_uid")):
             yield folder, known
 
 
@@ -289,21 +401,27 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _written(path: Path) -> Doc:
-    """Return the content of a launch.json; empty if the file is gone."""
+    """Return what a file says of its launch; empty if the file is gone."""
     try:
         found = json.loads(path.read_bytes())
-        return {field: found[field] for field in ("job_id", "uid", "launch")}
+        owner = {"owner_uid": found["owner_uid"]} if "owner_uid" in found else {}
+        return {field: found[field] for field in ("job_id", "uid", "launch")} | owner
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
-def unlocked(lock: Path) -> bool:
-    """True if no process holds the lock; shim, trainer and the trainer's children hold it until they end."""
+def unlocked(lock: Path, uid: int | None = None) -> bool:
+    """True if no process holds the lock; shim, trainer and the trainer's children hold it until they end.
+
+    `uid`: the user in whose folder it is, on a shared machine. Where that user has put something else in its place, or
+    has closed it, the lock tells nothing, and the processes of the launch are found by their marks alone.
+    """
+    opener = None if uid is None else kept_output.open_as_it_is
     try:
-        with lock.open("rb") as file:
+        with acting_as(uid), open(lock, "rb", opener=opener) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True
-    except OSError:
-        return False
+    except OSError as fault:
+        return uid is not None and fault.errno in NO_LOCKS
     return True

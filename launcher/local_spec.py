@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from coordinator.adapters.accounts import UnixAccount
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 from launcher import launch_file
@@ -32,6 +33,9 @@ INHERITED = (
     "LC_CTYPE",
 )
 
+OF_THE_USER = ("HOME", "USER", "LOGNAME", "SHELL")
+FOR_ALL = tuple(name for name in INHERITED if name not in (*OF_THE_USER, "TMPDIR"))  # on a shared machine
+
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
@@ -49,6 +53,7 @@ class LocalSettings:
     launch_timeout_s: float = 60.0
     node_cores: Mapping[str, float] = field(default_factory=dict)  # of emulated nodes that have cores of their own
     operator_token: str | None = field(default=None, repr=False)  # sidecars forward requests that carry it
+    shared: bool = False  # whether each job runs as the user whose it is (`UnixAccount`), not as ours
 
 
 DATASETS = "datasets"  # below the state folder
@@ -60,6 +65,7 @@ class Folders:
 
     launch: Path
     job: Path
+    owner: int | None = None  # the uid of whom they belong to, on a shared machine
 
     @property
     def checkpoints(self) -> Path:
@@ -71,8 +77,9 @@ class Folders:
 
     @property
     def imports(self) -> Path:
-        """Where trainings of this machine keep what each script imports, so that the next one may import it early."""
-        return self.launch.parent.parent / "imports"
+        """Where trainings of one user keep what each script imports, so that the next one may import it early."""
+        folder = self.launch.parent.parent / "imports"
+        return folder if self.owner is None else folder / str(self.owner)
 
     @property
     def datasets(self) -> Path:
@@ -87,17 +94,19 @@ def launch_spec(
     sidecar: Sequence[str],
     settings: LocalSettings,
     environ: Mapping[str, str],
+    account: UnixAccount | None = None,
 ) -> dict[str, Any]:
     """Return the content of `launch.json`.
 
     `job` has passed intake. `coordinator` is the base URL that heartbeats go to, `sidecar` the command that
-    starts the sidecar, `environ` the environment that `INHERITED` is taken from.
+    starts the sidecar, `environ` the environment that `INHERITED` is taken from. `account`: of the user that the job
+    runs as on a shared machine.
     """
     doc = job.doc
     return {
         **launch_file.fields(job, coordinator, settings),
         "command": launch_file.argv(doc["command"]),
-        "env": environment(doc, folders, settings, environ),
+        "env": environment(doc, folders, settings, environ, account),
         "workdir": doc.get("code") or str(folders.job),
         "output": str(folders.output),
         "tee": False,
@@ -112,13 +121,22 @@ def launch_spec(
         "unfiltered": settings.unfiltered,
         "checkpoints": str(folders.checkpoints),
         "imports": str(folders.imports),
+        **({} if account is None else {"private": True}),
     }
 
 
-def environment(doc: JobRow, folders: Folders, settings: LocalSettings, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    doc: JobRow,
+    folders: Folders,
+    settings: LocalSettings,
+    environ: Mapping[str, str],
+    account: UnixAccount | None = None,
+) -> dict[str, str]:
     """Return the trainer's environment; ours wins over the user's. The shim adds what changes with each generation."""
     ours = launch_file.variables(doc, str(folders.checkpoints), str(folders.datasets))
     if settings.gpu_locks:
         ours["RESHAPE_GPU_LOCKS"] = str(settings.gpu_locks)
-    inherited = {name: environ[name] for name in INHERITED if name in environ}
+    names = INHERITED if account is None else FOR_ALL
+    inherited = {name: environ[name] for name in names if name in environ}
+    inherited |= account.environment() if account is not None else {}
     return inherited | dict(doc.get("env") or {}) | ours

@@ -1,4 +1,4 @@
-"""Queues playbook runs: two at once, one at a time for each launch.
+"""Queues playbook runs: two at once, on a shared machine of each user, and one at a time for each launch.
 
 What a launch needs first, such as its data set, is waited for before its turn, and so keeps no other launch from its.
 
@@ -53,10 +53,11 @@ class PlaybookQueue:
     ) -> None:
         """`prepare(doc, cancelled)` returns, soon or late, once the launch of `doc` may be carried out, or raises."""
         self._carry_out, self._measured, self._prepare = carry_out, measured, prepare
-        self._turns, self._leaving = threading.Semaphore(AT_ONCE), threading.Event()
+        self._turns: dict[object, threading.Semaphore] = {}  # by owner; of all launches, where there are no owners
+        self._leaving = threading.Event()
         self._tasks: dict[str, _Task] = {}
         self._futures: set[Future[None]] = set()
-        self._lock = threading.Lock()  # guards the two above and each _Task
+        self._lock = threading.Lock()  # guards the three above and each _Task
         self.closing = threading.Event()
         self._pool = ThreadPoolExecutor(THREADS if prepare else AT_ONCE, thread_name_prefix="playbook")
 
@@ -130,12 +131,17 @@ class PlaybookQueue:
             failure = self._reason(name, verb, lambda: prepare(doc, lambda: self._leaving.is_set() or cancelled()))
             if failure is not None:
                 return failure
-        with self._turns:
+        with self._turn_of(doc):
             began = time.monotonic()
             failure = self._reason(name, verb, lambda: self._carry_out(verb, doc, cancelled))
             outcome = "done" if failure is None else "cancelled" if cancelled() else "failed"
             self._measured(verb, outcome, time.monotonic() - began)
             return failure
+
+    def _turn_of(self, doc: Doc) -> threading.Semaphore:
+        """Return the turns that this launch waits for: on a shared machine one user's that hang are no other user's."""
+        with self._lock:
+            return self._turns.setdefault(doc.get("owner_uid"), threading.Semaphore(AT_ONCE))
 
     def _reason(self, name: str, verb: Verb, act: Callable[[], None]) -> str | None:
         """Return why it failed; None if it did not."""

@@ -56,6 +56,7 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of each emulated GPU
     progress: ProgressSource | None = None
     heartbeat_s: Seconds = 5.0
+    private: bool = False  # whether other users of this machine may learn nothing of it here
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0  # before the end of a lease, when the shim stops the trainer
 
 

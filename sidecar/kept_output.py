@@ -29,6 +29,11 @@ class Part(NamedTuple):
     head: int  # bytes of its first line, where that is ours
 
 
+def open_as_it_is(path: str, flags: int) -> int:
+    """Open what the training may have put there: a link is not followed, a pipe is not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def open_to_write(path: str, full: bool = False) -> "IO[bytes]":
     """Open the newest file to write on. `full`: move it away first and begin the next one."""
     if full and os.path.exists(path):

@@ -17,7 +17,8 @@ Of the coordinator, on its one port. Written by `make reference` from
 [coordinator/http/openapi.yaml](../../coordinator/http/openapi.yaml), which a running coordinator shows at `/v1/openapi.yaml`:
 change it there. What a request may hold and what each answer looks like is tested against that file.
 
-Show the token as `Authorization: Bearer TOKEN`. `reshape up` keeps it in `api.token` of its state folder, a cluster in the
+On a shared machine the socket `/run/reshape/reshape.sock` knows who calls ([how-to/shared-machine.md](../how-to/shared-machine.md)). Elsewhere
+show the token as `Authorization: Bearer TOKEN`. `reshape up` keeps it in `api.token` of its state folder, a cluster in the
 Secret `reshape-keys`. An answer of 400 and above is `{"error": {"sentence": ..., "problems": [...], "id": ...}}`. Times are
 seconds since 1970 unless a name ends in `_s`, which is a duration in seconds.
 

@@ -19,6 +19,7 @@ from reshape.cli.main import cli
 OTHERS = {
     "RESHAPE_LOG": "How much coordinator, launcher, node agent and `reshape up` log: `DEBUG`, `INFO`, `WARNING`; `INFO` on a cluster, else `WARNING`",
     "RESHAPE_LOG_FORMAT": "`text`, for people, or `json`, one object a line, of the same processes and of the sidecars of pods (`text`)",
+    "RESHAPE_SOCKET": "The Unix socket of a shared machine, of `reshape up --shared` and of all who call it (`/run/reshape/reshape.sock`)",
     "RESHAPE_DATA": "Folder with measured speeds and traces of others, for `reshape simulate` and `paper`",
     "RESHAPE_GPU_LOCKS": "Folder in which each training locks a file per GPU, so that two users of one GPU are noticed: tests and the demo",
 }  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
+import threading
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -21,7 +24,8 @@ from sidecar.protocol import (
     signed,
 )
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # between two parts of an answer
+WHOLE_S = 15.0  # for all of it: a program in the sidecar's place may send it byte by byte, and hold us up
 ANSWER_MAX = 65_536
 OUTPUT_MAX = 45_000  # bytes of output in one answer, which holds them as base 64
 
@@ -76,6 +80,9 @@ class HttpSidecars:
 def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_S)
+    watch = threading.Timer(WHOLE_S, _hang_up, (connection,))
+    watch.daemon = True
+    watch.start()
     try:
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
@@ -83,7 +90,15 @@ def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int
     except (OSError, http.client.HTTPException) as error:
         raise Transient(f"the sidecar at {url} does not answer: {error or type(error).__name__}") from None
     finally:
+        watch.cancel()
         connection.close()
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a call from another thread, which then reads that nothing more comes."""
+    if (open_socket := connection.sock) is not None:
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            open_socket.shutdown(socket.SHUT_RDWR)
 
 
 def _text(answer: bytes) -> str:

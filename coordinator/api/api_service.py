@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.snapshot_view import snapshot_view
 from coordinator.api.volcano_extender import VolcanoExtender
+from coordinator.caller import FORBIDDEN, Caller
 from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected, Transient
 from coordinator.events.event_log import EventLog
@@ -28,7 +30,9 @@ from coordinator.forecasts.forecaster import Forecaster
 from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import fields, pod_fields
 from coordinator.model import states as s
+from coordinator.model.events import UserAsked
 from coordinator.model.records import GpuRecord, JobRecord, takes_work
+from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store, moment_of
 from coordinator.reconcile.reconciler import Unanswered
@@ -48,6 +52,7 @@ View = dict[str, Any]
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
+NEVER_OF_CALLERS = ("_id", "version", "origin", "volcano", "slaml")  # of documents that are written into the store
 # A node before its GPUs are counted.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
@@ -113,11 +118,22 @@ class ApiService(PageReads):
         self._decided = Decided(store, cache, config.keep)
         self._slamls = SlamlRequests(store, clock, config.many_pods, read_store)
 
+    def of_caller(self, caller: Caller) -> ApiService:
+        """Return the same for one user of a shared machine: who may change own jobs, and sees little of others'.
+
+        `coordinator.api.caller_api.CallerApi` guards the operations that are not about one job.
+        """
+        restricted = copy.copy(self)
+        restricted._caller, restricted._operator = caller, self._operator.of_caller(caller)
+        return restricted
+
     # jobs
 
     def submit(self, doc: View, dry_run: bool = False) -> View:
         """Check a job document and insert it, as a writer with access to the store could. `dry_run`: only check."""
         doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
+        if self._caller is not None:
+            doc = _owned(doc, self._caller)
         found = intake.problems(doc, self._loop.builds_images)
         if not found and (why := self._loop.unknown_type(doc)):
             found = [why]
@@ -158,6 +174,8 @@ class ApiService(PageReads):
     def rerun(self, job_id: str) -> View:
         """Submit what the user had submitted, once more."""
         job = self._operator.find_ended(job_id)
+        if self._caller is not None and not self._caller.owns(job):  # it would run as this user
+            raise Rejected(f"Job {job_id} belongs to another user, who alone may run it once more.", FORBIDDEN)
         if job.doc.get("origin") == "volcano":
             raise Rejected(f"Job {job_id} is a Volcano Job of its user: apply that again with kubectl.", 409)
         asked = fields.PUBLIC - {"state", "node", *(() if job.uses_cpu else ("num_gpus",))}
@@ -185,10 +203,18 @@ class ApiService(PageReads):
             records.setdefault(str(job.key), job)
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
         expected = self._loop.expected_times()
-        return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
+        return [
+            self._view(j, expected)
+            for j in ordered
+            if (j.state not in s.ENDED or j.finish_ts >= since) and self._sees(j)
+        ]
 
     def job(self, job_id: str) -> View:
         job = self._operator.find(job_id)
+        if not self._sees(job):
+            raise self._operator.missing(job_id)
+        if self._hides(job):
+            return self._view(job)
         why, change = self._loop.reasons.of(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
         view = self._view(job, self._loop.expected_times()) | views.starts_if(change)
         return {**view, "message": why or view["message"], **self._decided.of_job(job)}
@@ -221,9 +247,13 @@ class ApiService(PageReads):
         return self._operator.drain(node, drained)
 
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
-        return self._platform.output(self._operator.find(job_id).doc, offset, limit)
+        return self._platform.output(self._operator.find_own(job_id).doc, offset, limit)
 
     def _view(self, job: JobRecord, expected: tuple[Mapping[str, ExpectedTimes], float] = ({}, 0.0)) -> View:
+        view = self._whole_view(job, expected)
+        return views.of_another_user(view) if self._hides(job) else view
+
+    def _whole_view(self, job: JobRecord, expected: tuple[Mapping[str, ExpectedTimes], float]) -> View:
         gpus = self._cache.gpus()
         node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
@@ -348,6 +378,12 @@ class ApiService(PageReads):
         self._read_store()
         return len(rows)
 
+    def note_change(self, verb: str, about: str, job_id: Any = None) -> None:
+        """Append who has changed what, on a shared machine. `job_id`: of the job that it is about."""
+        if self._caller is not None:
+            asked = UserAsked(self._caller.name, verb, about)
+            self._event_log.append({"job_id": job_id, "owner_uid": self._caller.uid, **asked.public()})
+
     # sidecars
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
@@ -381,6 +417,16 @@ class ApiService(PageReads):
         cache = self._cache
         misfits = {table: len(cache.invalid_fields(table)) for table in ("jobs", "gpus")}
         return self._metrics.text(cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits)
+
+
+def _owned(doc: View, caller: Caller) -> View:
+    """Return the document of a job that belongs to whoever calls; `Rejected` where it says otherwise."""
+    if doc.get("owner") not in (None, caller.name):
+        raise Rejected(f"owner is {caller.name}, who submits the job: leave it out, or write that.", FORBIDDEN)
+    if dataset_fields.address(doc) is not None:
+        raise Rejected("A shared `reshape up` fetches no data sets: fetch it yourself and give its path as dataset.")
+    own = {field: value for field, value in doc.items() if field not in NEVER_OF_CALLERS}
+    return {**own, "owner": caller.name, "owner_uid": caller.uid}
 
 
 def _taken(doc: Doc) -> str:

@@ -6,6 +6,7 @@ that would lose work is refused with the way to insist, where there is one. Used
 
 from __future__ import annotations
 
+import copy
 import logging
 import secrets
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
 from coordinator.api.decided import missing
+from coordinator.caller import Caller
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import resumption
@@ -52,16 +54,40 @@ class OperatorRequests:
         self._cache, self._sidecars, self._telemetry, self._clock = cache, sidecars, telemetry, clock
         self._config, self._master_key = config, master_key
         self._read_store, self._notify = read_store, notify
+        self._caller: Caller | None = None  # of a shared machine: whose rights hold
+
+    def of_caller(self, caller: Caller) -> OperatorRequests:
+        """Return the same for one user of a shared machine: changes what that user may, and notes who it was."""
+        restricted = copy.copy(self)
+        restricted._caller = caller
+        return restricted
 
     def find(self, job_id: str) -> JobRecord:
         job = self._cache.find(job_id)
         if job is None:
-            raise missing(job_id, self._config.keep)
+            raise self.missing(job_id)
+        return job
+
+    def missing(self, job_id: str) -> Rejected:
+        """The answer about a job that is not in the store, or that the caller may know nothing of."""
+        return missing(job_id, self._config.keep)
+
+    def find_own(self, job_id: str) -> JobRecord:
+        """The same, for what only its owner and administrators may; `Rejected` with status 403 for others.
+
+        Whoever changes a job goes on with this very record, by compare-and-set: its name may be another user's job at
+        the next look.
+        """
+        job = self.find(job_id)
+        if self._caller is not None:
+            if not self._caller.sees(job):
+                raise self.missing(job_id)
+            self._caller.require(job)
         return job
 
     def cancel(self, job_id: str) -> JobRecord:
         for _ in range(TRIES):
-            job = self.find(job_id)
+            job = self.find_own(job_id)
             if job.state in s.ENDED:
                 return job
             ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
@@ -70,6 +96,8 @@ class OperatorRequests:
                 job = self._cache.write_job(job, changes, "cancel")
             except Conflict:  # intake may have accepted it meanwhile: read it again
                 continue
+            if self._caller is not None:
+                self._note(f"{job.id}-c{job.doc.get('version')}", job, "cancel", f"{self._who()} cancelled it.")
             self._notify(job.id)
             self._read_store()
             return job
@@ -77,7 +105,7 @@ class OperatorRequests:
 
     def find_ended(self, job_id: str) -> JobRecord:
         """The newest job of that name; `Rejected` with status 409 while it has not ended."""
-        job = self.find(job_id)
+        job = self.find_own(job_id)
         if not job.doc.get("closed"):
             raise Rejected(f"Job {job_id} has not ended: cancel it first, or wait until it has let everything go.", 409)
         return job
@@ -104,8 +132,8 @@ class OperatorRequests:
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
         if loses and not force:
             raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
-        gave_back = "An operator gave the GPU count back to the scheduler."
-        asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
+        gave_back = f"{self._who()} gave the GPU count back to the scheduler."
+        asked = f"{self._who()} asked for {count_of(gpus)}." if gpus else gave_back
         agreed: JobChanges = {"code_agreed": job.generation}  # a stop after which it runs its code as it is now
         return self._wish(job, {"wanted": gpus, "forced": True if loses else None, **agreed}, asked)
 
@@ -118,7 +146,7 @@ class OperatorRequests:
         if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
             raise Rejected(why, 409)
         agreed: JobChanges = {"code_agreed": job.generation, "unfrozen": None}  # it may be tried again
-        return self._wish(job, {"suspended": True, **agreed}, "An operator suspended it.")
+        return self._wish(job, {"suspended": True, **agreed}, f"{self._who()} suspended it.")
 
     def resume(self, job_id: str) -> View:
         """Let a suspended or held job start again."""
@@ -127,19 +155,21 @@ class OperatorRequests:
     def _resume(self, job: JobRecord) -> View:
         if not (job.suspended or job.held):
             raise Rejected(f"Job {job.id} is not suspended: there is nothing to resume.", 409)
-        return self._wish(job, {"suspended": None, "held": None}, "An operator resumed it.")
+        return self._wish(job, {"suspended": None, "held": None}, f"{self._who()} resumed it.")
 
     def drain(self, node: str, drained: bool) -> View:
         """Let a node take no new work and its jobs leave where they can, or take work again.
 
         `jobs`: those that have something of it now, each with the reason why it stays to its end (`stays`), or null.
         """
+        if self._caller is not None:
+            self._caller.require_admin("drain nodes")
         changes: NodeChanges = {"drained": drained}
         try:
             self._cache.store.update("nodes", node, {}, changes)
         except Conflict:
             raise Rejected(f"There is no node {node!r}; `reshape nodes` lists all.", 404) from None
-        log.info("an operator %s node %s", "drains" if drained else "gave work back to", node)
+        log.info("%s %s node %s", self._who(), "drains" if drained else "gave work back to", node)
         self._read_store()
         there = {gpu.held_by for gpu in self._cache.gpus().values() if gpu.node == node}
         jobs = [j for j in self._cache.jobs().values() if j.state in s.LAUNCHED and (j.id in there or j.node == node)]
@@ -150,7 +180,7 @@ class OperatorRequests:
         return {"node": node, "drained": drained, "jobs": views}
 
     def _open(self, job_id: str) -> JobRecord:
-        job = self.find(job_id)
+        job = self.find_own(job_id)
         if job.state in s.ENDED or not job.accepted:
             raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
         return job
@@ -168,7 +198,8 @@ class OperatorRequests:
         decision_id = f"{job.id}-w{job.doc.get('version')}-{secrets.token_hex(4)}"
         self._note(decision_id, job, "wish", sentence)
         try:
-            self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")
+            wish: JobChanges = {"wish_id": decision_id, **({"wished_by": self._caller.name} if self._caller else {})}
+            self._cache.write_job(job, {**changes, **wish}, "wish")
         except Conflict:
             self._cache.store.delete("decisions", decision_id)
             raise
@@ -195,7 +226,7 @@ class OperatorRequests:
                 self._sidecars.checkpoint(url, key, job.id, job.launch, call)
         except (Conflict, Fatal) as refused:
             raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
-        self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
+        self._note(decision_id, job, "signal", f"{self._who()} asked for a checkpoint.")
         return {"decision_id": decision_id}
 
     def _stop(self, job: JobRecord, force: bool) -> View:
@@ -203,12 +234,16 @@ class OperatorRequests:
         if resumption.rigid(job) and not force:
             raise Rejected(resumption.refuse_stop(job), 409)
         decision_id = f"{job.id}-e{job.doc.get('version')}"
-        self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
+        self._note(decision_id, job, "signal", f"{self._who()} asked its training to save and end.")
         self.cancel(job.id)
         return {"decision_id": decision_id}
+
+    def _who(self) -> str:
+        return f"User {self._caller.name}" if self._caller is not None else "An operator"
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
         """Store a decision that an operator made."""
         about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._clock.wall(), "kind": kind}
+        about |= {"by": self._caller.name} if self._caller is not None else {}
         doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
         self._cache.store.put("decisions", doc)

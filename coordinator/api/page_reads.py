@@ -5,6 +5,7 @@ Open jobs and GPUs come from memory, the latest decisions by their ids in the ne
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from coordinator.api.decided import Decided
 from coordinator.api.ended_jobs import EndedJobs
 from coordinator.api.operator_requests import OperatorRequests
+from coordinator.caller import Caller
 from coordinator.errors import Rejected
 from coordinator.events.event_log import KEPT, EventLog
 from coordinator.expected_times import ExpectedTimes
@@ -43,6 +45,7 @@ class PageReads:
     _decided: Decided
     _ended: EndedJobs
     _operator: OperatorRequests
+    _caller: Caller | None = None  # of a shared machine: whose rights hold
 
     def __init__(self) -> None:
         self._tails_lock = threading.Lock()
@@ -50,6 +53,24 @@ class PageReads:
 
     def _view(self, job: JobRecord, expected: Expected = ({}, 0.0)) -> View:
         raise NotImplementedError
+
+    def is_own(self, job_id: str, at: float = math.inf) -> bool:
+        """True if the newest job of that name is the caller's own, and had been submitted by then."""
+        job = self._cache.find(job_id)
+        return job is not None and not self._hides(job) and job.submit_ts <= at
+
+    def name_for_caller(self, word: str) -> str:
+        """Return a word of a sentence, or other words where it is the name of a job that the caller may not know."""
+        job = self._cache.job(word)
+        return word if job is None or self._sees(job) else "another user's job"
+
+    def _sees(self, job: JobRecord) -> bool:
+        """True if the caller may know that there is this job."""
+        return self._caller is None or self._caller.sees(job)
+
+    def _hides(self, job: JobRecord) -> bool:
+        """True if the caller may know no more of this job than its name, state and counts."""
+        return self._caller is not None and not self._caller.may_change(job)
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
         """`jobs`: views of at most `limit` jobs of a group whose id holds `named`; `total` and `counts`.
@@ -63,9 +84,11 @@ class PageReads:
         running = [job for job in open_ if job.state != s.SUBMITTED]
         if group == "ended":
             shown, total = self._ended.page(named, offset, limit)
+            shown = list(filter(self._sees, shown))
         else:
             found = self._refused() if group == "refused" else waiting if group == "waiting" else running
-            fitting = sorted((job for job in found if named in job.id), key=lambda job: (job.submit_ts, job.id))
+            seen = (job for job in found if named in job.id and self._sees(job))
+            fitting = sorted(seen, key=lambda job: (job.submit_ts, job.id))
             shown, total = fitting[offset : offset + limit], len(fitting)
         expected = self._loop.expected_times() if shown and group in ("running", "waiting") else ({}, 0.0)
         return {
@@ -77,12 +100,12 @@ class PageReads:
     def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
         """States of these jobs, as far as they are open."""
         known = self._cache.jobs()
-        return {job_id: known[job_id].state for job_id in job_ids if job_id in known}
+        return {job_id: known[job_id].state for job_id in job_ids if job_id in known and self._sees(known[job_id])}
 
     def values(self, job_id: str) -> list[tuple[float, float]]:
         """(iterations, value) of what an open job has measured of itself."""
         job = self._cache.job(job_id)
-        return [] if job is None else self._telemetry.progress.values(job)
+        return [] if job is None or self._hides(job) else self._telemetry.progress.values(job)
 
     def wall(self) -> float:
         return self._clock.wall()
@@ -99,7 +122,7 @@ class PageReads:
 
     def log_tail(self, job_id: str) -> bytes:
         """The end of a job's output, as far as it was read by now: a long one takes several calls."""
-        job = self._operator.find(job_id)
+        job = self._operator.find_own(job_id)
         with self._tails_lock:
             offset, end = self._tails.pop((job.id, job.uid), (0, b""))
         for _ in range(TAIL_READS):

@@ -22,6 +22,7 @@ from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, O
 
 NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,399}")
+HERE = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 KIND = re.compile(r"[ -~]{1,128}")
 MOST_GPUS = 1024  # of one node
 
@@ -74,6 +75,8 @@ class SignedMessages:
         beat = _decode(raw, HEARTBEAT)
         if beat.job_id != job_id or beat.launch != launch:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
+        if job.doc.get("owner_uid") is not None:
+            beat = self._of_user(job, beat)
         acts = self._leads()
         if not acts and not self._may_hear(job, beat):
             raise Transient("This coordinator does not act now.")
@@ -93,6 +96,17 @@ class SignedMessages:
             )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _of_user(self, job: JobRecord, beat: Heartbeat) -> Heartbeat:
+        """Return what may be believed of a heartbeat on a shared machine, where a job's user can send any.
+
+        It tells of GPUs that the job holds, and names a sidecar of this machine: we call no other address for a user.
+        """
+        if not self._config.many_pods and not HERE.fullmatch(beat.url):
+            raise Rejected("The sidecar of a job on this machine listens on 127.0.0.1.")
+        known = self._cache.gpus()
+        held = [gpu for gpu in beat.gpus if (row := known.get(gpu.gpu_id)) is not None and row.held_by == job.id]
+        return msgspec.structs.replace(beat, gpus=held)
 
     def _may_hear(self, job: JobRecord, beat: Heartbeat) -> bool:
         """True if a report may be taken though the term is over, as on a full disk, so that what is shown is true.

@@ -31,6 +31,17 @@ SHOWN: tuple[JobField, ...] = (
     "target_top5", "time_limit", "owner", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic",
     "resumes", "lost",
 )  # fmt: skip
+SEEN_BY_ALL = frozenset({
+    "job_id", "owner", "state", "num_gpus", "gpu_ids", "optional_num_gpus", "gpus_per_pod", "node", "generation",
+    "launch", "reshapes", "moves", "preempts", "retries", "submit_ts", "start_ts", "finish_ts", "closed", "cancel",
+    "suspended", "emulated", "queue", "namespace",
+})  # fmt: skip
+"""Fields of a job that all users of a shared machine may see."""
+NOTHING_SEEN: View = {
+    "message": "", "problems": [], "warnings": [], "yields_to": [], "start_guesses": [], "pods": [], "iters_done": 0,
+    "rigid": False, "length_unsure": False, "growth_efficiency": {},
+}  # fmt: skip
+"""What stands for the others that may not be null."""
 TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 
 
@@ -155,6 +166,12 @@ def between(expected: WhenExpected) -> View:
 def starts_if(change: Change | None) -> View:
     """Fields of the view of a waiting job: what binds it, and what would start it now. Null while that is unknown."""
     return {"binds": change and change.binds, "starts_if": change and change.remedy}
+
+
+def of_another_user(view: View) -> View:
+    """Return what users of a shared machine see of a job that is not theirs: its name, owner, state and counts."""
+    hidden = dict.fromkeys(view) | {field: empty for field, empty in NOTHING_SEEN.items() if field in view}
+    return hidden | {field: value for field, value in view.items() if field in SEEN_BY_ALL} | {"usage": _usage(Usage())}
 
 
 def _left_alone(job: JobRecord) -> str | None:

@@ -92,6 +92,8 @@ class EventRecorder:
     def _append(self, job: JobRecord, event: e.JobEvent) -> None:
         state = {"job_id": job.raw_id, "state": job.state, "generation": job.generation, "num_gpus": len(job.gpu_ids)}
         shown = event.public()
+        if (owner := job.doc.get("owner_uid")) is not None:
+            state["owner_uid"] = owner
         self.event_log.append({**state, **shown})
         about = {"job": job.id, "generation": job.generation, "event": shown["type"]}
         if decision := shown.get("decision_id") or (job.operation and job.operation.decision):

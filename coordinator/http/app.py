@@ -16,7 +16,7 @@ from tornado.web import Application, RequestHandler
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.pages import Pages
-from coordinator.http import events, extender, jobs, profiles, signed
+from coordinator.http import events, extender, jobs, profiles, signed, user_tokens
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler, log_access
 from coordinator.http.coordinator_api import CoordinatorApi
@@ -24,6 +24,7 @@ from coordinator.http.dashboard import handlers as dashboard
 from coordinator.http.dashboard.base_page import Dashboard
 from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS, is_heartbeat
 from coordinator.http.heartbeats.server_limits import limited_server
+from coordinator.http.shared_machine import SharedMachine
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
 MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
@@ -34,7 +35,7 @@ class HealthHandler(Handler):
     threads = "quick_threads"
 
     async def get(self) -> None:
-        health = await self.call(self.coordinator.health)
+        health = await self.call(self.whole_coordinator.health)
         self.answer(health, 200 if health["ok"] else 503)
 
 
@@ -44,7 +45,7 @@ class ReadyHandler(Handler):
     public = True
 
     def get(self) -> None:
-        acts = self.coordinator.acts()
+        acts = self.whole_coordinator.acts()
         sentence = "It acts." if acts else "Another coordinator acts, or none can now."
         self.answer({"ok": acts, "sentence": sentence}, 200 if acts else 503)
 
@@ -64,7 +65,7 @@ class MetricsHandler(Handler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.write(await self.call(self.coordinator.metrics))
+        self.write(await self.call(self.whole_coordinator.metrics))
 
 
 class OpenApiHandler(Handler):
@@ -103,12 +104,19 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/v1/wishes", signed.ForwardedRequestHandler),
     (r"/v1/extender/([A-Za-z]{1,40})", extender.ExtenderHandler),
     (r"/v1/logins", dashboard.LinkHandler),
+    (r"/v1/tokens", user_tokens.TokensHandler),
+    (rf"/v1/tokens/{ID}", user_tokens.TokenHandler),
     (r"/v1/openapi\.yaml", OpenApiHandler),
     (r"/healthz", HealthHandler),
     (r"/readyz", ReadyHandler),
     (r"/livez", LiveHandler),
     (r"/metrics", MetricsHandler),
 ]
+
+NOT_SHARED: tuple[type[RequestHandler], ...] = (
+    signed.ForwardedRequestHandler, signed.NodeHandler, extender.ExtenderHandler,
+)  # fmt: skip
+"""What a shared machine does not answer: it has no agents and no Volcano, and its sidecars know no operator."""
 
 
 class _Application(Application):
@@ -118,14 +126,21 @@ class _Application(Application):
         return super().find_handler(request, **kwargs)
 
 
-def make_app(coordinator: CoordinatorApi, token: str) -> Application:
-    """API and dashboard over `coordinator`; callers need `token`, except for signed messages, health and metrics."""
+def make_app(coordinator: CoordinatorApi, token: str, shared: SharedMachine | None = None) -> Application:
+    """API and dashboard over `coordinator`; callers need `token`, except for signed messages, health and metrics.
+
+    `shared`: the users of the machine, each of whom has rights of an own; `token` is root's then.
+    """
+    addresses = ADDRESSES
+    if shared is not None:
+        addresses = [(address, handler) for address, handler in ADDRESSES if handler not in NOT_SHARED]
     return _Application(
-        [*ADDRESSES, *dashboard.ADDRESSES],
+        [*addresses, *dashboard.ADDRESSES],
         default_handler_class=NothingHandler,
         log_function=lambda handler: log_access(handler.request, handler.get_status()),
         coordinator=coordinator,
         token=token,
+        shared=shared,
         failures=Failures(),
         streams=set(),
         large=set(),

@@ -13,9 +13,14 @@ from collections import OrderedDict
 
 def is_bearer(header: str | None, token: str) -> bool:
     """True if the Authorization header carries `token`; takes the same time for every wrong one."""
+    fits = hmac.compare_digest(bearer(header).encode("utf-8", "replace"), token.encode())
+    return fits and bool(token)
+
+
+def bearer(header: str | None) -> str:
+    """Return the token that an Authorization header carries; empty where it carries none."""
     scheme, _, given = (header or "").partition(" ")
-    fits = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
-    return fits and bool(token) and scheme.lower() == "bearer"
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 class Failures:

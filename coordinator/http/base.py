@@ -16,10 +16,12 @@ from typing import Any, ClassVar, TypeVar
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
+from coordinator.caller import Caller
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient, Unauthorized
 from coordinator.http import wire
 from coordinator.http.auth import Failures, is_bearer
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.coordinator_api import CoordinatorApi, UserOperations
+from coordinator.http.shared_machine import SharedMachine
 
 log = logging.getLogger("reshape.http")
 T = TypeVar("T")
@@ -28,6 +30,8 @@ BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
 BODY_S = 10.0  # seconds in which a request's body must arrive
 CALL_S = 10.0  # seconds that a request may wait for the coordinator (`reliability.md` 6)
 RETRY_AFTER_S = 5
+MOST_STREAMS = 200  # of events and open pages
+MOST_STREAMS_OF_ONE = 50  # of one user of a shared machine
 METHODS = ("GET", "POST", "DELETE")
 ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of each answer
 
@@ -51,12 +55,32 @@ class Handler(RequestHandler):
     def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
         self._body = bytearray()
         self._too_long = False
+        self._caller: Caller | None = None
         super().__init__(application, request, **kwargs)
 
     @property
-    def coordinator(self) -> CoordinatorApi:
+    def whole_coordinator(self) -> CoordinatorApi:
+        """Whatever there is, for addresses that prove their callers otherwise, or tell nothing of single jobs."""
         coordinator: CoordinatorApi = self.settings["coordinator"]
         return coordinator
+
+    @property
+    def shared(self) -> SharedMachine | None:
+        """What is known of the users of a shared machine; None where all callers are one."""
+        shared: SharedMachine | None = self.settings["shared"]
+        return shared
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls on a shared machine; `Unauthorized` where that is not known."""
+        if self._caller is None:
+            raise Unauthorized("It is not known who calls.")
+        return self._caller
+
+    @property
+    def coordinator(self) -> UserOperations:
+        """What the caller may ask for."""
+        return self.whole_coordinator if self.shared is None else self.shared.api_of(self.caller)
 
     @property
     def body(self) -> bytes:
@@ -96,6 +120,14 @@ class Handler(RequestHandler):
             return await asyncio.wait_for(called, CALL_S)
         except TimeoutError:
             raise Transient("The coordinator is busy or its store does not answer; try again soon.") from None
+
+    def claim_stream(self, refusal: str) -> set[Handler]:
+        """Return the streams that are open, to add this one; `Transient` where there are too many, or of this user."""
+        streams: set[Handler] = self.settings["streams"]
+        of_caller = 0 if self._caller is None else sum(one._caller == self._caller for one in streams)
+        if len(streams) >= MOST_STREAMS or of_caller >= MOST_STREAMS_OF_ONE:
+            raise Transient(refusal)
+        return streams
 
     def answer(self, value: Any, status: int = 200) -> None:
         self.set_status(status)
@@ -164,7 +196,10 @@ class Handler(RequestHandler):
 
     def has_access(self) -> bool:
         """True if the caller may ask here."""
-        return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+        if self.shared is None:
+            return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+        self._caller = self.shared.caller_of(self.request, self.settings["token"])
+        return self._caller is not None
 
     def _guessed_too_often(self) -> bool:
         failures: Failures = self.settings["failures"]

@@ -1,4 +1,4 @@
-"""The protocol by which the HTTP API calls the coordinator; `coordinator.api.api_service.ApiService` implements it.
+"""The protocols by which the HTTP API calls the coordinator; `coordinator.api.api_service.ApiService` implements both.
 
 All methods are synchronous and may be called from any thread; the handlers call them in threads of their own.
 They raise only `coordinator.errors`: `Rejected` (its sentence and status are shown), `Conflict` (409), `Transient`
@@ -15,8 +15,8 @@ from coordinator.dashboard.pages import PageSource
 View = dict[str, Any]
 
 
-class CoordinatorApi(PageSource, Protocol):
-    """Operations of the coordinator; those that pages read are in `PageSource`."""
+class UserOperations(PageSource, Protocol):
+    """Operations that users ask for; those that pages read are in `PageSource`."""
 
     def submit(self, doc: View, dry_run: bool = False) -> View:
         """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`.
@@ -107,6 +107,22 @@ class CoordinatorApi(PageSource, Protocol):
         """Call `callback`, from any thread, whenever events were appended; returns the function that ends this."""
         ...
 
+    def profiles(self, table: str) -> list[View]:
+        """`table` is one of `coordinator.ports.PROFILE_TABLES`."""
+        ...
+
+    def import_profiles(self, table: str, rows: list[View]) -> int:
+        """Store all rows or none and return their number. `Rejected` with one problem per bad row."""
+        ...
+
+    def health(self) -> View:
+        """At least `ok` and a `sentence`. Never raises."""
+        ...
+
+
+class CoordinatorApi(UserOperations, Protocol):
+    """All operations, with those that no user asks for: of sidecars, node agents, Volcano and monitoring."""
+
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """The reply's body and its signature (`sidecar/protocol.py`)."""
         ...
@@ -121,18 +137,6 @@ class CoordinatorApi(PageSource, Protocol):
 
     def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
         """A node agent's inventory, signed over the address `path`; answered like a heartbeat."""
-        ...
-
-    def profiles(self, table: str) -> list[View]:
-        """`table` is one of `coordinator.ports.PROFILE_TABLES`."""
-        ...
-
-    def import_profiles(self, table: str, rows: list[View]) -> int:
-        """Store all rows or none and return their number. `Rejected` with one problem per bad row."""
-        ...
-
-    def health(self) -> View:
-        """At least `ok` and a `sentence`. Never raises."""
         ...
 
     def acts(self) -> bool:

@@ -15,14 +15,13 @@ from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import Application
 
-from coordinator.errors import ReshapeError, Transient
+from coordinator.errors import ReshapeError
 from coordinator.http import wire
 from coordinator.http.base import Handler, log
 
 KEEP_ALIVE_S = 15.0  # proxies cut connections that are silent for longer than 30 to 60 s
 RETRY_MS = 2000  # milliseconds that a browser waits before it reconnects
 BATCH = 500
-MOST_STREAMS = 200
 
 
 class EventsHandler(Handler):
@@ -34,9 +33,7 @@ class EventsHandler(Handler):
     async def get(self) -> None:
         after = await self._after()
         keeps_following = wire.truth("follow", self.get_query_argument("follow", "true"))
-        streams: set[Handler] = self.settings["streams"]
-        if len(streams) >= MOST_STREAMS:
-            raise Transient("Too many clients follow the events already; try again later.")
+        streams = self.claim_stream("Too many clients follow the events already; try again later.")
         streams.add(self)
         stop = self.coordinator.on_event(self._notifier())
         try:
@@ -71,7 +68,7 @@ class EventsHandler(Handler):
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        while not self._closed:
+        while not self._closed and self.has_access():  # a token of a user may have ended meanwhile
             self._appended.clear()
             events = await self.call(self.coordinator.events_after, after, BATCH)
             if events:

@@ -33,7 +33,7 @@ class ExtenderHandler(Handler):
             large.add(id(self))
 
     def post(self, verb: str) -> None:
-        answer = self.coordinator.extend(verb, self.body)
+        answer = self.whole_coordinator.extend(verb, self.body)
         self.set_header("Content-Type", "application/json")
         self.write(answer)
 

@@ -24,7 +24,7 @@ class JobsHandler(Handler):
         self.answer({"jobs": await self.call(self.coordinator.jobs, include_ended, within_s)})
 
     async def post(self) -> None:
-        doc = self._with_owner(self.read())
+        doc = self.read() if self.shared else self._with_owner(self.read())
         if wire.truth("dry_run", self.get_query_argument("dry_run", None)):
             self.answer(await self.call(self.coordinator.submit, doc, True))
             return

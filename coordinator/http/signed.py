@@ -48,7 +48,7 @@ class HeartbeatHandler(SignedHandler):
         if self._refused is not None:
             raise self._refused
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.coordinator.heartbeat, job_id, launch, self.body, signature))
+        self.reply(await self.call(self.whole_coordinator.heartbeat, job_id, launch, self.body, signature))
 
 
 class KnownHeartbeat(HeartbeatRequest):
@@ -89,7 +89,7 @@ class ForwardedRequestHandler(SignedHandler):
 
     async def post(self) -> None:
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.coordinator.take_request, job_id, launch, self.body, signature), 202)
+        self.reply(await self.call(self.whole_coordinator.take_request, job_id, launch, self.body, signature), 202)
 
 
 class NodeHandler(SignedHandler):
@@ -99,4 +99,4 @@ class NodeHandler(SignedHandler):
         signature = self.request.headers.get(HEADER_SIGNATURE, "")
         if not signature:
             raise Unauthorized("This needs the signature of a node agent.")
-        self.reply(await self.call(self.coordinator.node_reported, name, self.request.path, self.body, signature))
+        self.reply(await self.call(self.whole_coordinator.node_reported, name, self.request.path, self.body, signature))

@@ -304,6 +304,17 @@ class JobClosed(JobEvent, frozen=True, tag="closed"):
     """Nothing of the job is left to do."""
 
 
+# who asked for it
+
+
+class UserAsked(JobEvent, frozen=True, tag="asked"):
+    """A user of a shared machine changed something: `verb` of `about`, which is a job, a node or a table."""
+
+    user: str
+    verb: str
+    about: str
+
+
 # GPUs
 
 

@@ -72,6 +72,8 @@ def decision_doc(
     why, _ = given.pop("explanation"), given.pop("job")
     kind = type(decision).__name__.lower()
     about = {"job_id": job.raw_id, "jobs": touched(decision), "at": wall, "kind": kind, "decide_s": took_s}
+    if decision_id == job.doc.get("wish_id") and job.doc.get("wished_by"):  # what a user of a shared machine asked for
+        about["by"] = job.doc["wished_by"]
     return {
         **given, **why, "_id": decision_id, **about, "unchanged_guesses": list(basis.jobs_of_unknown_end),
         **finite(_predicted(decision, basis)),

@@ -77,7 +77,9 @@ class Telemetry:
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
         self.profiler.heard(job, beat)  # adds up the pods of a gang
-        sick = not beat.emulated and self.gpu_faults.take(beat.gpus)
+        # Of a shared machine: what a user's process says of a GPU counts for no other user; `reshape up` looks itself.
+        believed = not beat.emulated and job.doc.get("owner_uid") is None
+        sick = believed and self.gpu_faults.take(beat.gpus)
         return self.reports.take(job, beat) or sick
 
     def learn(self, job: JobRecord, beat: Heartbeat) -> None:

@@ -22,6 +22,7 @@ from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_
 from reshape.cli.slaml_verbs import slamls
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
+from reshape.cli.token_verbs import token
 from reshape.output.terminal import (
     INTERRUPTED,
     JOB_ID,
@@ -45,6 +46,7 @@ from reshape.output.terminal import (
 if TYPE_CHECKING:
     from reshape.client import Client
 
+SHARED_STATE = Path("/var/lib/reshape")
 TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
 
 
@@ -144,20 +146,29 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
     help="Reshape running jobs in place by the best of several plans or by the paper's rules alone, relaunch them, or "
     "leave them alone.",
 )
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="Serve all users of this machine, each with their own jobs and rights; as root. State: /var/lib/reshape.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Run in the background, until `reshape down`.")
-@click.pass_obj
-def up(settings: CliSettings, /, detach: bool, **options: Any) -> int | None:
+@click.pass_context
+def up(ctx: click.Context, /, detach: bool, **options: Any) -> int | None:
     """Run coordinator, launcher and node agent on this machine, until Ctrl-C."""
     from reshape import foreign
 
     foreign.check()
+    state = ctx.obj.state
+    chosen = ctx.find_root().get_parameter_source("state") is not click.core.ParameterSource.DEFAULT
+    if options["shared"] and not chosen:
+        state = SHARED_STATE
     if detach:
         from reshape.services.detached import start
 
-        return start(settings.state.absolute(), **options)
+        return start(state.absolute(), **options)
     from reshape.services.up import run as run_services
 
-    return run_services(state=settings.state, **options)
+    return run_services(state=state, **options)
 
 
 @cli.command()
@@ -339,6 +350,7 @@ cli.add_command(setup)
 cli.add_command(doctor)
 cli.add_command(containerize)
 cli.add_command(store)
+cli.add_command(token)
 
 cli.sections = {
     "Your jobs": (
@@ -370,7 +382,7 @@ cli.sections = {
         "replay",
         "profile",
     ),
-    "This machine": ("up", "down", "doctor", "store", "demo", "completion"),
+    "This machine": ("up", "down", "doctor", "store", "token", "demo", "completion"),
     "A cluster": ("setup", "containerize", "coordinator", "launcher", "builder", "agent"),
     "Science": ("simulate", "paper", "record"),
 }

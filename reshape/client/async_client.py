@@ -72,6 +72,9 @@ class AsyncClient:
     profiles = _in_thread(Client.profiles)
     import_profiles = _in_thread(Client.import_profiles)
     login_link = _in_thread(Client.login_link)
+    make_token = _in_thread(Client.make_token)
+    tokens = _in_thread(Client.tokens)
+    revoke_token = _in_thread(Client.revoke_token)
     health = _in_thread(Client.health)
 
     async def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = False) -> SubmittedJob:

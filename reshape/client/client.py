@@ -22,11 +22,13 @@ from urllib.parse import quote, urlencode
 
 from reshape.client import command, job_output
 from reshape.client.connection import (
+    UNIX,
     Connection,
     CoordinatorRefused,
     CoordinatorUnreachable,
     EventStream,
     View,
+    users_socket,
 )
 from reshape.client.job import JobList, SubmittedJob
 from reshape.client.progress_bar import progress_bar, waiting_given_up
@@ -39,6 +41,7 @@ NAMES_TRIED = 20  # of a job that is numbered after its script
 CONFLICT = 409  # the coordinator answers: the name is taken
 HEADER_OFFSET = "X-Reshape-Offset"
 STATE = "~/.reshape"
+ANSWERS_S = 1.0  # in which a coordinator of this machine accepts a connection
 ALONE = (
     "what_if simulates on this machine, with the scheduler itself: install volcano-reshape, not reshape-client alone."
 )
@@ -49,7 +52,8 @@ class Client:
 
     def __init__(self, url: str | None = None, token: str = "") -> None:
         """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape."""
-        self.here = url is None and not os.environ.get("RESHAPE_URL")  # jobs run on this machine
+        given = os.environ.get("RESHAPE_URL", "") if url is None else url
+        self.here = not given or given.startswith(UNIX)  # jobs run on this machine
         if url is None:
             url, token = _known()
         self._connection = Connection(url, token)
@@ -340,7 +344,20 @@ class Client:
 
     def login_link(self) -> str:
         """Return the address that lets one browser into the dashboard, once, within some minutes."""
-        return self.url + str(self._ask("POST", "/v1/logins")["path"])
+        made = self._ask("POST", "/v1/logins")
+        return str(made.get("url", self.url)) + str(made["path"])
+
+    def make_token(self, lasts_s: int) -> View:
+        """Make a token by which this user calls a shared machine over TCP: `token`, shown once, `id` and `ends`."""
+        return self._ask("POST", "/v1/tokens", {"lasts_s": lasts_s})
+
+    def tokens(self) -> list[View]:
+        """Return this user's own tokens that hold, without the tokens themselves."""
+        return self._rows("/v1/tokens", "tokens")
+
+    def revoke_token(self, token_id: str) -> View:
+        """End one of this user's own tokens at once."""
+        return self._ask("DELETE", f"/v1/tokens/{_part(token_id)}")
 
     def health(self) -> View:
         """Return the coordinator's health; an unhealthy one is not refused: `ok` is False then."""
@@ -371,7 +388,7 @@ def _known() -> tuple[str, str]:
     """URL and token by this process's environment."""
     if not (url := os.environ.get("RESHAPE_URL")):
         return _written(Path(os.environ.get("RESHAPE_STATE") or STATE).expanduser())
-    if not (token := os.environ.get("RESHAPE_TOKEN")):
+    if not (token := os.environ.get("RESHAPE_TOKEN", "")) and not url.startswith(UNIX):
         raise CoordinatorUnreachable(f"The coordinator at {url} needs its token: set RESHAPE_TOKEN.")
     return url, token
 
@@ -384,6 +401,8 @@ def _written(state: Path) -> tuple[str, str]:
         url, token = found["url"], found.get("token") or (state / found["token_file"]).read_text("utf-8").strip()
         Connection(url, token)
     except FileNotFoundError:
+        if state == Path(STATE).expanduser() and users_socket().is_socket():
+            return f"{UNIX}{users_socket()}", ""
         here = f"No coordinator is known in {state}; start one with `reshape up`"
         raise CoordinatorUnreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
     except PermissionError as error:
@@ -392,7 +411,18 @@ def _written(state: Path) -> tuple[str, str]:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CoordinatorUnreachable(f"{file} is damaged; run `reshape up` again.") from None
+    if state == Path(STATE).expanduser() and users_socket().is_socket() and not _answers(url):
+        return f"{UNIX}{users_socket()}", ""
     return url, token
+
+
+def _answers(url: str) -> bool:
+    """True if the personal coordinator of that address runs: where it does not, the one of the machine is asked."""
+    try:
+        Connection(url, "").connected(ANSWERS_S).close()
+    except CoordinatorUnreachable:
+        return False
+    return True
 
 
 def _sentence(decision: View) -> str:

@@ -10,12 +10,16 @@ import contextlib
 import getpass
 import http.client
 import json
+import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+UNIX = "unix:"  # before the path of a socket, in place of a URL
+SOCKET = "/run/reshape/reshape.sock"  # of the `reshape up` that all users of this machine share
 TIMEOUT_S = 15.0  # the coordinator gives up after 10
 SILENCE_S = 40.0  # an event stream sends something every 15
 
@@ -44,10 +48,33 @@ def refused(job_ids: Iterable[str], call: Callable[[str], object]) -> Iterator[t
             yield job_id, refusal
 
 
+def users_socket() -> Path:
+    """Return the socket of the `reshape up` that all users of this machine share, whether or not there is one."""
+    return Path(os.environ.get("RESHAPE_SOCKET") or SOCKET)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """Reaches a coordinator by a Unix socket, which tells it what user this is."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class Connection:
     """Reaches one coordinator. Safe to use from several threads."""
 
     def __init__(self, url: str, token: str) -> None:
+        """`url`: http or https, or `unix:` and the path of a socket, which needs no token."""
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+        if self._socket:
+            self.url, self._token, self._prefix = url, "", ""
+            return
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CoordinatorUnreachable(f"{url!r} is not the address of a coordinator, such as http://127.0.0.1:8080.")
@@ -83,11 +110,18 @@ class Connection:
         return response.headers, text
 
     def connected(self, timeout: float) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=timeout)
+        connection: http.client.HTTPConnection
+        if self._socket:
+            connection = _UnixConnection(self._socket, timeout)
+        else:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=timeout)
         try:
             connection.connect()
         except OSError:
+            if self._socket:
+                ask = "ask the administrator of this machine whether the service `reshape` runs"
+                raise CoordinatorUnreachable(f"No coordinator answers at {self._socket}; {ask}.") from None
             hint = "start one with `reshape up`, or see whether the port-forward to a cluster's still runs"
             raise CoordinatorUnreachable(f"No coordinator answers at {self.url}; {hint}.") from None
         return connection
@@ -95,10 +129,10 @@ class Connection:
     def send(
         self, connection: http.client.HTTPConnection, method: str, path: str, doc: Mapping[str, Any] | None = None
     ) -> http.client.HTTPResponse:
-        headers = {"Authorization": f"Bearer {self._token}"}
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         body = None
         if doc is not None:
-            headers |= _user_header()
+            headers |= {} if self._socket else _user_header()
             headers["Content-Type"] = "application/json"
             body = json.dumps(doc, default=str).encode()
         connection.request(method, self._prefix + path, body, headers)

@@ -51,7 +51,9 @@ class CliSettings:
     @property
     def here(self) -> bool:
         """Whether jobs run on this machine, as far as the options tell."""
-        return self.url is None and self.cluster is None
+        from reshape.client.connection import UNIX
+
+        return (self.url or UNIX).startswith(UNIX) and self.cluster is None
 
     @property
     def context(self) -> str | None:
@@ -61,14 +63,15 @@ class CliSettings:
     def client(self) -> Client:
         """The coordinator of the cluster or at `url`, or else the one that `reshape up` started."""
         from reshape.client import Client
+        from reshape.client.connection import UNIX
 
         if self.cluster is not None:
             return self.cluster.client()
         if not self.url:
             return Client.find(self.state)
-        if not self.token:
+        if not self.token and not self.url.startswith(UNIX):
             raise click.UsageError(f"The coordinator at {self.url} needs its token: set RESHAPE_TOKEN.")
-        return Client(self.url, self.token)
+        return Client(self.url, self.token or "")
 
 
 def trouble(client: Client) -> str:

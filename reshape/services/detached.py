@@ -35,7 +35,15 @@ ENDS_S = 30.0  # how long it may take to end beyond what it waits for
 
 
 def start(
-    state: Path, *, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
+    state: Path,
+    *,
+    gpus: str | None,
+    nodes: Sequence[str],
+    store: str | None,
+    port: int,
+    host: str,
+    policy: str,
+    shared: bool = False,
 ) -> int:
     """Return once it answers. `Rejected` with its own words if it cannot start."""
     if runs(state):
@@ -43,7 +51,7 @@ def start(
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     given = ["--host", host, "--port", str(port), "--policy", policy, *(["--gpus", gpus] if gpus else [])]
     command = [sys.executable, "-P", "-m", "reshape", "--state", str(state), "up", *given]
-    command += [word for node in nodes for word in ("--node", node)]
+    command += [*(word for node in nodes for word in ("--node", node)), *(["--shared"] if shared else [])]
     up_log.set_aside(state)
     file = state / up_log.LOG
     with file.open("ab") as log:

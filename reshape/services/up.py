@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -26,8 +26,11 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from adaptive_scheduler.settings import Settings
+from coordinator.adapters.accounts import Callers
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.adapters.user_tokens import UserTokens
+from coordinator.api.caller_api import CallerApi
 from coordinator.config import Config, from_environment
 from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected, ReshapeError
@@ -44,6 +47,7 @@ from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
+from reshape.client.connection import users_socket
 from reshape.services import process_log
 from reshape.services.detached import STOPS_S
 from reshape.services.inventory import check_types, in_words, inventory
@@ -51,6 +55,7 @@ from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problem
 from reshape.services.machine_load import watch_load
 from reshape.services.old_folders import watch_folders
 from reshape.services.private_state import close_to_others, secret, write_private
+from reshape.services.shared_state import check_shared, close_shared, refuse_shared, user_socket
 from reshape.services.store_folder import keep_to_folder
 from reshape.services.up_log import keep_short
 from sidecar import device_filter
@@ -58,6 +63,8 @@ from sidecar.resources.gpus import device_minors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from coordinator.http.shared_machine import SharedMachine
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +81,7 @@ class Address:
 
     url: str
     token: str
+    door: socket.socket | None = None  # of all users, where they share this `reshape up`
 
 
 def run(
@@ -85,23 +93,29 @@ def run(
     port: int,
     host: str,
     policy: str,
+    shared: bool = False,
     decide: Decide | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start.
 
-    `decide`: in place of the scheduler, for experiments.
+    `shared`: all users of this machine, each with rights and jobs of an own. `decide`: in place of the scheduler, for
+    experiments.
     """
     process_log.begin("WARNING")
+    if shared:
+        check_shared(nodes, host)
     state = state.expanduser().absolute()
     if not playbook.installed():
         raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
     found = inventory(gpus, nodes)
     store = _absolute(store or "")
     config, settings = _settings(policy)
-    with _alone(state), listen(host, port or _port_before(state)) as listener:
+    with _alone(state), listen(host, port or _port_before(state)) as listener, ExitStack() as opened:
         for sentence in close_to_others(state):
             click.echo(f"Warning: {sentence}", err=True)
-        address = Address(_url(host, listener), secret(state / "api.token"))
+        (close_shared if shared else refuse_shared)(state)
+        door = opened.enter_context(user_socket(users_socket())) if shared else None
+        address = Address(_url(host, listener), secret(state / "api.token"), door)
         emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
         coordinator, platform = _build(state, store, address, found, emulated, config, settings)
         coordinator.loop.decide = decide
@@ -184,10 +198,11 @@ def _build(
     clock, master_key = SystemClock(), secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")
     real = bool(gpus) and not gpus[0].emulated
+    shared = address.door is not None
     local = LocalSettings(
         gpus="nvml" if real else "emulated",
         gpu_minors=device_minors() if real else {},
-        unfiltered=device_filter.unable() if real else "",
+        unfiltered=_unfiltered(shared) if real else "",
         gpu_memory=gpus[0].memory_total if gpus else None,
         gpu_locks=Path(locks) if locks else None,
         heartbeat_s=config.heartbeat_s,
@@ -195,7 +210,8 @@ def _build(
         grace_s=config.grace_s,
         kill_s=config.kill_s,
         node_cores=node_cores,
-        operator_token=address.token,
+        operator_token=None if shared else address.token,
+        shared=shared,
     )
     platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
@@ -204,6 +220,11 @@ def _build(
         traces=traces.from_environment(os.environ),
     )  # fmt: skip
     return coordinator, platform
+
+
+def _unfiltered(shared: bool) -> str:
+    """Return why jobs are not kept from other GPUs than theirs; empty where they are."""
+    return "the jobs of a shared machine run without the rights of root" if shared else device_filter.unable()
 
 
 def failpoint() -> Callable[[str], None]:
@@ -227,13 +248,15 @@ async def _serve(
 ) -> None:
     from coordinator.http.app import make_app, make_server
 
-    server = make_server(make_app(coordinator.api, address.token))
-    server.add_sockets([listener])
+    users = _users(state, coordinator, address) if address.door is not None else None
+    server = make_server(make_app(coordinator.api, address.token, users))
+    server.add_sockets([listener, *([address.door] if address.door is not None else [])])
     told, hurried = _listen_to_signals()
     up_file = state / "up.json"
     about = {"url": address.url, "token": address.token, "store": store, "pid": os.getpid()}
     write_private(up_file, json.dumps(about))
-    click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
+    where = address.url if users is None else f"{users_socket()} for all users"
+    click.echo(f"Reshape is up at {where} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
     await told.wait()
@@ -241,6 +264,19 @@ async def _serve(
     server.stop()
     await server.close_all_connections()
     _outlive_sigterm()
+
+
+def _users(state: Path, coordinator: Coordinator, address: Address) -> SharedMachine:
+    """Return what is known of the users who share this `reshape up`."""
+    from coordinator.http.shared_machine import SharedMachine
+
+    return SharedMachine(
+        Callers(coordinator.config.others_seen),
+        lambda caller: CallerApi(coordinator.api, caller),
+        UserTokens(state / "tokens.json"),
+        address.url,
+        SystemClock(),
+    )
 
 
 def _listen_to_signals() -> tuple[asyncio.Event, asyncio.Event]:

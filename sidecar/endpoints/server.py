@@ -13,7 +13,6 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,6 +233,8 @@ class StatusEndpoint(Endpoint):
 
     async def get(self) -> None:
         self.trusted = self.is_signed()
+        if self.sidecar.settings.launch.private and not self.trusted:
+            raise self.refuse()
         try:
             answer = await self.sidecar.shim.ask({"do": "status"})
         except ShimUnreachable as error:
@@ -287,6 +288,8 @@ class MetricsEndpoint(Endpoint):
     """`GET /metrics`, for Prometheus."""
 
     def get(self) -> None:
+        if self.sidecar.settings.launch.private:
+            raise self.refuse()
         from sidecar.endpoints import metrics  # most sidecars are never asked, and each would start later
 
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
@@ -359,11 +362,7 @@ def _output(path: Path, offset: int, limit: int) -> Output:
 
     Training code can write to that folder: a link or pipe there is neither followed nor waited for.
     """
-    return Output(*kept_output.read(str(path), offset, limit, _as_it_is))
-
-
-def _as_it_is(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return Output(*kept_output.read(str(path), offset, limit, kept_output.open_as_it_is))
 
 
 def _is_plain(name: str | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.http import events
+from coordinator.http import base, events
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, FakeCoordinator, Live, serve
 from tests.patience import eventually, patient
@@ -142,7 +142,7 @@ def test_a_place_that_is_no_number_is_refused(call: Caller, after: str) -> None:
 
 
 def test_there_is_a_bound_on_streams(call: Caller, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_STREAMS", 1)
+    monkeypatch.setattr(base, "MOST_STREAMS", 1)
     stream = Stream(live)
     assert call("GET", "/v1/events").status == 503
     stream.close()

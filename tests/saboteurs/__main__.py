@@ -76,6 +76,7 @@ def main() -> int:
         sys.exit(f"no saboteur has {wanted!r} in its name, file or promise")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="saboteurs-") as folder:
+        Path(folder).chmod(0o711)  # tests of a shared machine run what is here as other users, too
         copies = [Copy(Path(folder) / str(number)) for number in range(min(WORKERS, len(chosen)))]
         tests = sorted({test for one in chosen for test in one.tests})
         print(f"{len(chosen)} saboteurs; their tests on an unbroken copy:", flush=True)

@@ -80,7 +80,14 @@ class PageHandler(Handler):
         return self.get_cookie(self.dashboard.sessions.cookie)
 
     def has_access(self) -> bool:
-        return self.dashboard.sessions.holds(self.session, self.dashboard.clock.wall())
+        sessions, wall = self.dashboard.sessions, self.dashboard.clock.wall()
+        if self.shared is None:
+            return sessions.holds(self.session, wall)
+        uid = sessions.user_of(self.session, wall)
+        if uid is None or uid != self.shared.peer(self.request):  # a cookie is worth nothing to another user
+            return False
+        self._caller = self.shared.known(uid)
+        return True
 
     def set_default_headers(self) -> None:
         super().set_default_headers()

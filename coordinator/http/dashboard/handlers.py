@@ -13,15 +13,18 @@ from tornado.web import HTTPError, RequestHandler
 
 from adaptive_scheduler.settings import QueueOrder
 from coordinator.dashboard.pages import Page, job_href
-from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.errors import Rejected, Unauthorized
 from coordinator.http import wire
 from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
-from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
+from coordinator.http.events import KEEP_ALIVE_S, RETRY_MS
 from coordinator.policies import POLICIES
 
 ORDERS = get_args(QueueOrder)
+NOT_HERE = (
+    "This dashboard is for browsers of this machine, also by `ssh -L`, and for no proxy: their user is asked for."
+)
 ONCE = "This link is none of ours, has been used, or is too old."
 
 
@@ -100,9 +103,7 @@ class ChangesHandler(PageHandler):
     async def get(self) -> None:
         address = self.get_query_argument("of", "/")
         version = self.request.headers.get("Last-Event-ID") or self.get_query_argument("version", "")
-        streams: set[Handler] = self.settings["streams"]
-        if len(streams) >= MOST_STREAMS:
-            raise Transient("Too many pages are open already; close some, then reload.")
+        streams = self.claim_stream("Too many pages are open already; close some, then reload.")
         first = await self.page(address)  # an error of it is this answer's
         streams.add(self)
         try:
@@ -117,7 +118,10 @@ class ChangesHandler(PageHandler):
         self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        looking = self.dashboard.live.looking(address, self._news, lambda: self.page(address), self.coordinator)
+        whose = "" if self.shared is None else f"{self.caller.uid} "  # who look at one page share it: users do not
+        looking = self.dashboard.live.looking(
+            f"{whose}{address}", self._news, lambda: self.page(address), self.coordinator
+        )
         async with looking as page:
             while self.has_access() and not page.failed and not self._closed:
                 self._news.clear()
@@ -146,8 +150,12 @@ class LinkHandler(Handler):
     """Makes a one-time link for callers of the API."""
 
     def post(self) -> None:
-        secret = self.settings["dashboard"].links.make(asyncio.get_running_loop().time())
-        self.answer({"path": f"/login?once={secret}", "lasts_s": LINK_S})
+        links, now = self.settings["dashboard"].links, asyncio.get_running_loop().time()
+        if self.shared is None:
+            self.answer({"path": f"/login?once={links.make(now)}", "lasts_s": LINK_S})
+        else:
+            path = f"/login?once={links.make(now, self.caller.uid)}"
+            self.answer({"path": path, "lasts_s": LINK_S, "url": self.shared.url})
 
 
 class LoginHandler(PageHandler):
@@ -156,12 +164,15 @@ class LoginHandler(PageHandler):
     public = True
 
     def get(self) -> None:
-        shared, once = self.dashboard, self.get_query_argument("once", "")
-        if not shared.links.take(once, asyncio.get_running_loop().time()):
+        dashboard, once = self.dashboard, self.get_query_argument("once", "")
+        uid = None
+        if self.shared is not None and (uid := self.shared.peer(self.request)) is None:
+            raise Unauthorized(NOT_HERE)
+        if not dashboard.links.take(once, asyncio.get_running_loop().time(), uid):
             raise Unauthorized(ONCE)
         self.set_cookie(
-            shared.sessions.cookie,
-            shared.sessions.begin(shared.clock.wall()),
+            dashboard.sessions.cookie,
+            dashboard.sessions.begin(dashboard.clock.wall(), uid),
             max_age=int(SESSION_S),
             httponly=True,
             samesite="Strict",

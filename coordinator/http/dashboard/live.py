@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from coordinator.dashboard.pages import Page
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.coordinator_api import UserOperations
 
 REFRESH_S = 2.0  # longest time between two renderings of an open page
 PAUSE_S = 0.3  # shortest
@@ -44,9 +44,12 @@ class LivePages:
 
     @contextlib.asynccontextmanager
     async def looking(
-        self, address: str, viewer: asyncio.Event, make: Make, coordinator: CoordinatorApi
+        self, address: str, viewer: asyncio.Event, make: Make, coordinator: UserOperations
     ) -> AsyncIterator[LivePage]:
-        """The page at `address`, kept up to date by `make` while this block runs; `viewer` is set at each change."""
+        """The page at `address`, kept up to date by `make` while this block runs; `viewer` is set at each change.
+
+        All who give the same `address` get what the first one's `make` makes.
+        """
         page = self._pages.setdefault(address, LivePage())
         page.viewers.add(viewer)
         if page.task is None:
@@ -59,7 +62,7 @@ class LivePages:
                 page.task.cancel()
                 self._pages.pop(address, None)
 
-    async def _keep(self, page: LivePage, make: Make, coordinator: CoordinatorApi) -> None:
+    async def _keep(self, page: LivePage, make: Make, coordinator: UserOperations) -> None:
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:

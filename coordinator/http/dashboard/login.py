@@ -15,6 +15,8 @@ from collections import OrderedDict
 
 SESSION_S = 12 * 3600.0
 LINK_S = 300.0
+MOST_LINKS_OF_ONE = 10  # of one user of a shared machine
+USERS_WORDS = 4  # of a cookie that is for one user: its end, a random part, the uid, the signature
 MOST_LINKS = 100  # not used yet; the oldest are dropped first
 
 
@@ -27,10 +29,15 @@ class Sessions:
         # Cookies know no port: coordinators of one machine must not overwrite each other's.
         self.cookie = "reshape_" + self._signed("cookie")[:8]
 
-    def begin(self, wall: float) -> str:
-        """The value of a new session's cookie."""
-        about = f"{int(wall + SESSION_S):x}.{secrets.token_hex(8)}"
+    def begin(self, wall: float, uid: int | None = None) -> str:
+        """The value of a new session's cookie. `uid`: of the user that it is for, on a shared machine."""
+        about = f"{int(wall + SESSION_S):x}.{secrets.token_hex(8)}{'' if uid is None else f'.{uid}'}"
         return f"{about}.{self._signed(about)}"
+
+    def user_of(self, value: str | None, wall: float) -> int | None:
+        """Return the user that a session of a shared machine is for; None if it does not hold, or is for nobody."""
+        words = (value or "").split(".")
+        return int(words[2]) if self.holds(value, wall) and len(words) == USERS_WORDS else None
 
     def holds(self, value: str | None, wall: float) -> bool:
         """True if we signed this cookie and its time is not over."""
@@ -54,20 +61,28 @@ class OneTimeLinks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until: OrderedDict[str, float] = OrderedDict()
+        self._until: OrderedDict[str, tuple[float, int | None]] = OrderedDict()
 
-    def make(self, now: float) -> str:
+    def make(self, now: float, uid: int | None = None) -> str:
+        """Return a new secret. `uid`: of the only user who may use it, on a shared machine."""
         secret = secrets.token_urlsafe(24)
         with self._lock:
-            self._until[_digest(secret)] = now + LINK_S
+            own = [key for key, (_, whose) in self._until.items() if whose == uid]
+            if uid is not None and len(own) >= MOST_LINKS_OF_ONE:  # so that nobody's push out those of others
+                del self._until[own[0]]
+            self._until[_digest(secret)] = now + LINK_S, uid
             while len(self._until) > MOST_LINKS:
                 self._until.popitem(last=False)
         return secret
 
-    def take(self, secret: str, now: float) -> bool:
-        """True once, for a secret that was made a short time ago."""
+    def take(self, secret: str, now: float, uid: int | None = None) -> bool:
+        """True once, for a secret that was made a short time ago, for this user. Another user does not use it up."""
         with self._lock:
-            return self._until.pop(_digest(secret), 0.0) > now
+            until, whose = self._until.get(_digest(secret), (0.0, None))
+            if whose != uid:
+                return False
+            self._until.pop(_digest(secret), None)
+        return until > now
 
 
 def _digest(secret: str) -> str:

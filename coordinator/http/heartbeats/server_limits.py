@@ -93,7 +93,8 @@ class LimitedServer(HTTPServer):
         super().add_sockets([Listener(fileno=one.detach()) for one in sockets])
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
-        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNREAD_S))
+        if stream.socket.family != socket.AF_UNIX:  # where there is no such limit
+            stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNREAD_S))
         self._silent[stream] = None
         super().handle_stream(stream, address)
 

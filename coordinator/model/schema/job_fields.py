@@ -89,7 +89,8 @@ WHAT_RUNS = (
     Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
           "lines as pip takes them, or, where that is built, the path of a file with such.", ["numpy==2.1.0"]),
     Field("owner", text(OWNER.pattern), "over HTTP whom the client names", "Whose job it is: a note for people, which "
-          "nobody proves. `reshape` and the Python client name the user that they run as.", "ada"),
+          "nobody proves. `reshape` and the Python client name the user that they run as. On a shared machine the "
+          "server sets it to the user who submits.", "ada"),
     Field("notify", text(WEBHOOK.pattern), NOTHING, "The webhook, http or https, that is told of its end and a missed "
           "deadline, besides that of `RESHAPE_NOTIFY`. Only its host is shown to others.",
           "https://chat.example.org/hooks/T0"),

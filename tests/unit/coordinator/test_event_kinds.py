@@ -64,6 +64,10 @@ PUBLIC = [
     (e.RemovalRequested(2), {"type": "removing", "launch": 2}),
     (e.LaunchRemoved(), {"type": "removed"}),
     (e.JobClosed(), {"type": "closed"}),
+    (
+        e.UserAsked("ann", "cancel", "one"),
+        {"type": "asked", "user": "ann", "verb": "cancel", "about": "one"},
+    ),
     (e.GpuChanged(GPU, GPU), {"type": "gpu", "gpu_id": "a", "state": "in use", "job_id": 7, "held_by": "two"}),
 ]
 

@@ -529,7 +529,7 @@ def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: p
         assert reshape(name, *arguments).code == 1
         if name == "up":
             expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "nodes": (), "store": None, "port": 0}
-            assert got == {**expected, "host": "127.0.0.1", "policy": "planner"}
+            assert got == {**expected, "host": "127.0.0.1", "policy": "planner", "shared": False}
         else:
             assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x")}
 

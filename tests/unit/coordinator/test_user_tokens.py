@@ -1,0 +1,58 @@
+"""Tokens of users of a shared machine: kept as hashes, each its user's until its end."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from coordinator.adapters.user_tokens import MOST_OF_ONE, UserTokens
+from coordinator.errors import Rejected
+
+ANN, BEN = (1001, "ann"), (1002, "ben")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> UserTokens:
+    return UserTokens(tmp_path / "tokens.json")
+
+
+def test_a_token_is_its_users_until_its_end(tokens: UserTokens) -> None:
+    made = tokens.make(*ANN, 60, 1_000.0)
+    assert (tokens.user_of(made["token"], 1_059.0), made["ends"]) == (ANN, 1_060.0)
+    assert tokens.user_of(made["token"], 1_060.0) is None
+    assert tokens.user_of("", 1_000.0) is tokens.user_of(made["token"] + "x", 1_000.0) is None
+    assert tokens.of(ANN[0], 1_060.0) == tokens.of(BEN[0], 1_000.0) == []
+
+
+def test_it_cannot_be_read_again_and_holds_over_a_restart(tokens: UserTokens, tmp_path: Path) -> None:
+    made = tokens.make(*ANN, 60, 1_000.0)
+    path = tmp_path / "tokens.json"
+    assert made["token"] not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert made["token"] not in str(tokens.of(ANN[0], 1_000.0))
+    assert UserTokens(path).user_of(made["token"], 1_000.0) == ANN
+
+
+def test_a_user_revokes_own_tokens_only(tokens: UserTokens) -> None:
+    made = tokens.make(*ANN, 60, 1_000.0)
+    with pytest.raises(Rejected) as refused:
+        tokens.revoke(BEN[0], made["id"])
+    assert refused.value.status == 404
+    tokens.revoke(ANN[0], made["id"])
+    assert tokens.user_of(made["token"], 1_000.0) is None
+
+
+def test_the_tokens_of_one_user_are_limited_and_ended_ones_do_not_count(tokens: UserTokens) -> None:
+    for _ in range(MOST_OF_ONE):
+        tokens.make(*ANN, 60, 1_000.0)
+    with pytest.raises(Rejected, match="revoke one first"):
+        tokens.make(*ANN, 60, 1_059.0)
+    tokens.make(*BEN, 60, 1_059.0)
+    tokens.make(*ANN, 60, 1_060.0)
+
+
+def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "tokens.json").write_text("{")
+    with pytest.raises(Rejected, match="cannot be read"):
+        UserTokens(tmp_path / "tokens.json")
