@@ -26,6 +26,8 @@ from adaptive_scheduler.planning.fluid import (
 from adaptive_scheduler.planning.knapsack import knapsack_plan
 from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
 from adaptive_scheduler.queueing.order import Queue
+from adaptive_scheduler.rights.plans import keeps_rights
+from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, has_deadline
 
@@ -75,6 +77,8 @@ def choose_plan(
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
 
+    plans = [plans[0], *(plan for plan in plans[1:] if _keeps_rights(snapshot, now, settings, cluster, plan, default))]
+
     def badness(plan: Plan) -> float:
         return plan.outcome.objective(settings.makespan_weight) + (0.0 if plan is plans[0] else BETTER_BY)
 
@@ -82,6 +86,20 @@ def choose_plan(
     if best is plans[0]:
         return default
     return _decisions_of(cluster, best, plans, default)
+
+
+def _keeps_rights(
+    snapshot: ClusterSnapshot,
+    now: float,
+    settings: Settings,
+    cluster: PlannedCluster,
+    plan: Plan,
+    papers: Sequence[Decision],
+) -> bool:
+    """Return whether a plan gives and takes only what rights allow, as the paper's rules do."""
+    rights = Rights(snapshot, now, settings)
+    operations = [_operation_of(cluster, change, plan, [plan]) for change in plan.changes]
+    return not rights.binds or keeps_rights(rights, snapshot, operations, papers)
 
 
 def _not_compared(decision: Decision) -> Decision:
