@@ -26,7 +26,7 @@ from adaptive_scheduler.policies import (
 from adaptive_scheduler.policies.elastic import algorithms as elastic
 from adaptive_scheduler.queueing.aging import ReservedNodes
 from adaptive_scheduler.queueing.order import Queue
-from adaptive_scheduler.rights.reclaim import reclaim
+from adaptive_scheduler.rights.reclaim import Reclaimer
 from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
@@ -116,6 +116,7 @@ def _fill(
     `rights`: of `world`; they say whose job is next, and what may be taken for it."""
     policy, table = POLICIES["elastic" in settings.systems], CostTable(world, now, settings)
     decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
+    reclaimer = Reclaimer(rights)
 
     def accept(decision: Decision) -> None:
         nonlocal world, moved
@@ -139,9 +140,10 @@ def _fill(
                 seen = rights.seen(table, asked)
                 answer = policy.schedule_incoming(table.snapshot, asked, now, settings, seen)
             if isinstance(answer, Hold):
-                suspended, answer = reclaim(table.snapshot, rights, asked, reserved.backfill(world, asked) or answer)
-                for requeued in suspended:
-                    accept(requeued)
+                answer = reserved.backfill(world, asked) or answer
+            suspended, answer = reclaimer.answer(table.snapshot, asked, answer)
+            for requeued in suspended:
+                accept(requeued)
             if isinstance(answer, Start):
                 accept(answer)
             else:

@@ -89,6 +89,9 @@ class Config:
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
+    shares: str = ""
+    """Path of the `shares.yaml` that says which queues there are and who may use how many GPUs; empty: none. On one
+    machine by default `shares.yaml` in the state folder."""
     image_repository: str = ""
     """Where images of records with a `base` go, such as registry.example/trainings; empty: none is built."""
     prometheus: str = ""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from adaptive_scheduler.candidates import change_obstacle, gpus, nodes_for, protected_gpus
 from adaptive_scheduler.decision import Explanation, Hold, Requeue, Start, Victim
@@ -20,6 +20,7 @@ from adaptive_scheduler.rights.rights import SHARE, GpuClaim, Rights, name_of
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
+T = TypeVar("T")
 RECLAIM, SUSPEND = "rights.reclaim", "rights.suspend"
 
 
@@ -32,63 +33,146 @@ class _Gift(NamedTuple):
     costs_s: float
 
 
-def reclaim(
-    world: ClusterSnapshot, rights: Rights, job: Job, answer: Start | Hold
-) -> tuple[list[Requeue], Start | Hold]:
-    """Return the jobs to suspend for a waiting job, and its start or why it waits. `answer`: without taking GPUs of
-    several jobs, which stays if no right to more binds."""
-    if isinstance(answer, Start) or job.uses_cpu or not rights.binds or not rights.could_start(world, job):
-        return [], answer
-    claim = rights.claim(job)
-    if claim.any and (start := shrink_several(world, rights, job, claim)):
-        return [], start
-    stopped = suspend(world, rights, job, claim)
-    standing = rights.sentence(rights.owner(job))
-    if stopped:
-        rights.promise(job)
-        names = " and ".join(one.job for one in stopped)
-        return stopped, Hold(job.id, Explanation(SUSPEND, f"{job.id} waits until {names} has saved. {standing}"))
-    algorithm = answer.explanation.algorithm if claim.any else SHARE
-    sentence = f"{answer.explanation.sentence} {standing}"
-    return [], replace(answer, explanation=replace(answer.explanation, algorithm=algorithm, sentence=sentence))
+class Reclaimer:
+    """Looks for GPUs during one decision. A search that has failed is not repeated for an equal request."""
 
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._world: tuple[ClusterSnapshot, int] | None = None  # and the version of the rights
+        self._refused = set[object]()  # requests that were searched for in that world
+        self._of_node: Mapping[str, list[Job]] = {}  # jobs in it that could give something now
+        self._gifts: dict[str, tuple[Job, list[_Gift]]] = {}
 
-def shrink_several(world: ClusterSnapshot, rights: Rights, job: Job, claim: GpuClaim) -> Start | None:
-    """Return the start of a job on the smallest count that several jobs of one node give way to; None if none do."""
-    count = min(job.optional, default=0)
-    found = list[tuple[tuple[int, float, str], Node, list[_Gift]]]()
-    for node, there in _open_nodes(world, job, count):
-        gifts = [gift for other in there for gift in _gifts(world, rights, node, other)]
-        chosen = _enough(rights, claim, job, gifts, count - node.idle)
-        if chosen:
-            key = len(chosen), math.fsum(gift.costs_s for gift in chosen), node.name
-            found.append((key, node, chosen))
-    if not found:
+    def answer(self, world: ClusterSnapshot, job: Job, answer: Start | Hold) -> tuple[list[Requeue], Start | Hold]:
+        """Return the jobs to suspend for a waiting job, and its start or why it waits. `answer`: Algorithm 1's, which
+        stays if no right to more binds."""
+        rights = self._rights
+        if job.uses_cpu or not rights.binds or not rights.could_start(world, job):
+            return [], answer
+        if isinstance(answer, Start):
+            return [], self._with_standings(world, answer)
+        self._enter(world)
+        claim = rights.claim(job)
+        if claim.any and (start := self._once(self._shrink_several, world, job, claim)):
+            return [], self._with_standings(world, start)
+        stopped = self._suspend(world, job, claim) or []
+        standing = rights.sentence(rights.owner(job))
+        if stopped:
+            rights.promise(job)
+            names = " and ".join(one.job for one in stopped)
+            have = "has" if len(stopped) == 1 else "have"
+            return stopped, Hold(job.id, Explanation(SUSPEND, f"{job.id} waits until {names} {have} saved. {standing}"))
+        algorithm = answer.explanation.algorithm if claim.any else SHARE
+        sentence = f"{answer.explanation.sentence} {standing}"
+        return [], replace(answer, explanation=replace(answer.explanation, algorithm=algorithm, sentence=sentence))
+
+    def _enter(self, world: ClusterSnapshot) -> None:
+        if self._world is not None and self._world[0] is world and self._world[1] == self._rights.version:
+            return
+        of_node: dict[str, list[Job]] = defaultdict(list)
+        for other in world.placed:
+            if other.preemption != "never" and not other.workers and not change_obstacle(other):
+                of_node[other.node or ""].append(other)
+        self._world, self._refused, self._of_node = (world, self._rights.version), set(), of_node
+
+    def _once(
+        self, search: Callable[[ClusterSnapshot, Job, GpuClaim], T | None], world: ClusterSnapshot, job: Job,
+        claim: GpuClaim,
+    ) -> T | None:  # fmt: skip
+        """Return what a search finds, unless it has failed for an equal request in this world."""
+        asked = search, self._rights.owner(job), claim, job.optional, job.gpu_type, job.pinned
+        if asked in self._refused:
+            return None
+        if not (found := search(world, job, claim)):
+            self._refused.add(asked)
+        return found
+
+    def _with_standings(self, world: ClusterSnapshot, start: Start) -> Start:
+        """Say with a start that takes GPUs of others what each side holds by right."""
+        rights = self._rights
+        claimant = rights.owner(world.job[start.job])
+        victims = {rights.owner(world.job[victim.job]) for victim in start.victims} - {claimant}
+        if not victims:
+            return start
+        standings = [rights.sentence(owner) for owner in (claimant, *sorted(victims))]
+        sentence = " ".join([start.explanation.sentence, *standings])
+        return replace(start, explanation=replace(start.explanation, sentence=sentence))
+
+    def _nodes(
+        self, world: ClusterSnapshot, job: Job, gives: Callable[[Job], bool]
+    ) -> Iterator[tuple[Node, list[Job]]]:
+        """Yield the nodes on which GPUs are missing for the job and the jobs that could give some have enough, with
+        these jobs."""
+        count = min(job.optional, default=0)
+        for node in nodes_for(world, job) if self._of_node else ():
+            if node.name in self._of_node and node.idle < count <= node.healthy and node.open:
+                there = [other for other in self._of_node[node.name] if gives(other)]
+                if node.idle + sum(other.num_gpus for other in there) >= count:
+                    yield node, there
+
+    # several shrink
+
+    def _shrink_several(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> Start | None:
+        """Return the start on the smallest count that several jobs of one node give way to; None if none do."""
+        rights, claimant = self._rights, self._rights.owner(job)
+        gives = {owner: owner == claimant or rights.over(owner, claimant, claim) > 0 for owner in rights.who.owners}
+        count = min(job.optional, default=0)
+        found = list[tuple[tuple[int, float, str], Node, list[_Gift]]]()
+        for node, there in self._nodes(world, job, lambda other: gives[rights.owner(other)]):
+            gifts = [gift for other in there for gift in self._gifts_of(world, node, other)]
+            chosen = _enough(rights, claim, job, gifts, count - node.idle)
+            if chosen:
+                key = len(chosen), math.fsum(gift.costs_s for gift in chosen), node.name
+                found.append((key, node, chosen))
+        if not found:
+            return None
+        _, node, chosen = min(found, key=lambda one: one[0])
+        victims = tuple(Victim(gift.job.id, gift.keeps) for gift in chosen)
+        words = " and ".join(f"{gift.job.id} goes from {gift.job.num_gpus} to {gift.keeps}" for gift in chosen)
+        explanation = Explanation(RECLAIM, f"{job.id} starts on {gpus(count)} of {node.name}: {words}.")
+        first = victims[0]
+        return Start(job.id, node.name, count, explanation, first.job, first.num_gpus, more_victims=victims[1:])
+
+    def _gifts_of(self, world: ClusterSnapshot, node: Node, other: Job) -> list[_Gift]:
+        known = self._gifts.get(other.id)
+        if known is None or known[0] is not other:
+            known = self._gifts[other.id] = other, list(_gifts(world, self._rights.now, node, other))
+        return known[1]
+
+    # jobs are suspended
+
+    def _suspend(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
+        """Return the jobs to suspend, as few as possible on one node, for a job that has waited long enough."""
+        rights = self._rights
+        waited_s = rights.now - (job.submit_s if job.queued_s is None else job.queued_s)
+        if waited_s < rights.shares.patience_s or rights.is_promised(job):
+            return None
+        return self._once(self._search_suspended, world, job, claim)
+
+    def _search_suspended(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
+        rights = self._rights
+        for below in (False, True) if claim.guaranteed else (False,):
+            limits = {owner: _most_taken(rights, job, claim, owner, below) for owner in rights.who.owners}
+            found = list[tuple[tuple[int, int, str], list[Job]]]()
+
+            def gives(other: Job, limits: Mapping[JobOwner, float] = limits) -> bool:
+                fits = rights.units(other, other.num_gpus) <= limits[rights.owner(other)] + TINY
+                return fits and _may_suspend(rights, other)
+
+            for node, there in self._nodes(world, job, gives):
+                chosen = _suspended(rights, job, limits, there, min(job.optional) - node.idle, only_one=below)
+                if chosen:
+                    found.append(((len(chosen), sum(one.num_gpus for one in chosen), node.name), chosen))
+            if found:
+                _, chosen = min(found, key=lambda one: one[0])
+                return [_requeue(rights, one, job) for one in sorted(chosen, key=lambda one: one.id)]
         return None
-    _, node, chosen = min(found, key=lambda one: one[0])
-    victims = tuple(Victim(gift.job.id, gift.keeps) for gift in chosen)
-    gives = " and ".join(f"{gift.job.id} goes from {gift.job.num_gpus} to {gift.keeps}" for gift in chosen)
-    sentence = f"{job.id} starts on {gpus(count)} of {node.name}: {gives}. {rights.sentence(rights.owner(job))}"
-    explanation = Explanation(RECLAIM, sentence)
-    first = victims[0]
-    return Start(job.id, node.name, count, explanation, first.job, first.num_gpus, more_victims=victims[1:])
 
 
-def _open_nodes(world: ClusterSnapshot, job: Job, count: int) -> Iterator[tuple[Node, Sequence[Job]]]:
-    """Yield the nodes on which GPUs are missing for the job, with the jobs that are on this node alone."""
-    there: dict[str | None, list[Job]] = defaultdict(list)
-    for other in world.placed:
-        if not other.workers:
-            there[other.node].append(other)
-    for node in nodes_for(world, job):
-        if node.open and node.idle < count <= node.healthy:
-            yield node, there[node.name]
-
-
-def _gifts(world: ClusterSnapshot, rights: Rights, node: Node, other: Job) -> Iterator[_Gift]:
-    if other.preemption == "never" or change_obstacle(other) or other.gpus_per_pod:
+def _gifts(world: ClusterSnapshot, now: float, node: Node, other: Job) -> Iterator[_Gift]:
+    if other.gpus_per_pod:
         return
-    kept = protected_gpus(other, rights.now)
+    kept = protected_gpus(other, now)
     stays_s = t_keep(world.profiles, other, node.gpu_type)
     for keeps in other.optional:
         if 0 < keeps < other.num_gpus and keeps >= kept and world.profiles.speed(other.type, node.gpu_type, keeps):
@@ -135,42 +219,23 @@ class Budgets:
         return True
 
 
-def suspend(world: ClusterSnapshot, rights: Rights, job: Job, claim: GpuClaim) -> list[Requeue]:
-    """Return the jobs to suspend, as few as possible on one node, for a waiting one that has waited long enough."""
-    waited_s = rights.now - (job.submit_s if job.queued_s is None else job.queued_s)
-    if waited_s < rights.shares.patience_s or rights.is_promised(job):
-        return []
-    for below in (False, True):
-        if below and not claim.guaranteed:
-            break
-        found = list[tuple[tuple[int, int, str], list[Job]]]()
-        for node, there in _open_nodes(world, job, min(job.optional, default=0)):
-            chosen = _suspended(rights, job, claim, there, min(job.optional) - node.idle, below)
-            if chosen:
-                found.append(((len(chosen), sum(one.num_gpus for one in chosen), node.name), chosen))
-        if found:
-            _, chosen = min(found, key=lambda one: one[0])
-            return [_requeue(rights, one, job) for one in sorted(chosen, key=lambda one: one.id)]
-    return []
-
-
-def _suspended(rights: Rights, job: Job, claim: GpuClaim, there: Sequence[Job], need: int, below: bool) -> list[Job]:
+def _suspended(
+    rights: Rights, job: Job, limits: Mapping[JobOwner, float], there: Sequence[Job], need: int, only_one: bool
+) -> list[Job]:
     """Return one job that suffices, the smallest, else several by priority and size; nothing if they do not."""
-    limits = {other.id: _most_taken(rights, job, claim, other, below) for other in there if _may_suspend(rights, other)}
-    could = [other for other in there if rights.units(other, other.num_gpus) <= limits.get(other.id, 0.0) + TINY]
     one = min(
-        (other for other in could if other.num_gpus >= need),
+        (other for other in there if other.num_gpus >= need),
         key=lambda other: (other.num_gpus, other.priority, other.unsaved_s, other.id),
         default=None,
     )
-    if one is not None:
-        return [one]
+    if one is not None or only_one:
+        return [] if one is None else [one]
     chosen, missing = list[Job](), need
     taken: dict[JobOwner | str, float] = defaultdict(float)
-    for other in sorted(could, key=lambda other: (other.priority, -other.num_gpus, other.id)):
+    for other in sorted(there, key=lambda other: (other.priority, -other.num_gpus, other.id)):
         owner, units = rights.owner(other), rights.units(other, other.num_gpus)
         group = owner if owner.queue == rights.owner(job).queue else owner.queue
-        if missing > 0 and taken[group] + units <= limits[other.id] + TINY:
+        if missing > 0 and taken[group] + units <= limits[owner] + TINY:
             taken[group] += units
             missing -= other.num_gpus
             chosen.append(other)
@@ -180,24 +245,24 @@ def _suspended(rights: Rights, job: Job, claim: GpuClaim, there: Sequence[Job], 
 def _may_suspend(rights: Rights, job: Job) -> bool:
     ran = job.started_s is None or rights.now - job.started_s >= rights.shares.min_run_s
     cooled = job.cooling_until <= rights.now
-    return job.preemption == "any" and ran and cooled and not change_obstacle(job) and not job.stays
+    return job.preemption == "any" and ran and cooled and not job.stays
 
 
-def _most_taken(rights: Rights, job: Job, claim: GpuClaim, other: Job, below: bool) -> float:
-    """Return the standard GPUs that may be taken of the owner of a running job by suspending its jobs."""
-    claimant, victim = rights.owner(job), rights.owner(other)
+def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, below: bool) -> float:
+    """Return the standard GPUs that may be taken of another owner by suspending its jobs."""
+    claimant = rights.owner(job)
     if victim == claimant:
         return 0.0
     across = victim.queue != claimant.queue
+    guaranteed = rights.shares.queue(victim.queue).guaranteed
     if claim.any and not claim.odd:
         over = rights.over(victim, claimant, claim)
-        guaranteed = rights.shares.queue(victim.queue).guaranteed
         if below and across and over > 0 and rights.held(victim.queue) > guaranteed:
-            return max(over, rights.units(other, other.num_gpus))
+            return math.inf  # one job, which has no smaller count
         return over
     if not rights.has_turn(claimant, victim):
         return 0.0
-    keeps = min(rights.shares.queue(victim.queue).guaranteed, rights.standing(victim.queue).demand) if across else 0.0
+    keeps = min(guaranteed, rights.standing(victim.queue).demand) if across else 0.0
     return rights.held(victim.queue if across else victim) - keeps
 
 

@@ -54,6 +54,8 @@ class Rights:
 
     def __init__(self, snapshot: ClusterSnapshot, now: float, settings: Settings) -> None:
         self.shares, self.now, self._settings = snapshot.shares, now, settings
+        self._owner_of: dict[tuple[str, str], JobOwner] = {}
+        self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
         self.version = 0  # counts the changes of what owners hold
         self.who = read_owners(snapshot)
         queues = {owner.queue for owner in self.who.owners}
@@ -90,7 +92,11 @@ class Rights:
     # who
 
     def owner(self, job: Job) -> JobOwner:
-        return self.shares.owner_of(job.queue, job.owner)
+        named = job.queue, job.owner
+        found = self._owner_of.get(named)
+        if found is None:
+            found = self._owner_of[named] = self.shares.owner_of(*named)
+        return found
 
     def standing(self, name: JobOwner | str) -> Standing:
         if isinstance(name, JobOwner):
@@ -277,8 +283,10 @@ class Rights:
 
     def could_start(self, snapshot: ClusterSnapshot, job: Job) -> bool:
         """Return whether some node has enough GPUs for a waiting job, idle or not."""
-        nodes = snapshot.allowed(job.gpu_type, job.pinned)
-        return not job.uses_cpu and most_gpus(job, max((node.working for node in nodes), default=0)) > 0
+        place = job.gpu_type, job.pinned
+        if place not in self._largest:
+            self._largest[place] = max((node.working for node in snapshot.allowed(*place)), default=0)
+        return not job.uses_cpu and most_gpus(job, self._largest[place]) > 0
 
     def may_reserve(self, job: Job) -> bool:
         """Return whether a node may be kept for an aged job: not for more than its owner is entitled to."""
@@ -325,17 +333,20 @@ class Rights:
     def sentence(self, owner: JobOwner) -> str:
         """Say what an owner holds, is entitled to and has used lately."""
         its, whole_queue = self.standing(owner), self.standing(owner.queue)
-        text = f"{name_of(owner)} holds {_number_of(self.held(owner))} of the {_number_of(its.whole)} GPUs that "
-        text += "this user is entitled to now" if owner.user else "they are entitled to now"
+        holds, is_entitled, has_used = ("holds", "is", "has") if owner.user else ("hold", "are", "have")
+        held = _number_of(self.held(owner))
+        has = f"{name_of(owner)} {holds} {held} GPU{'' if held == '1' else 's'}"
+        may = f"{is_entitled} entitled to {_number_of(its.whole)} now"
+        text = f"{has} and {may}"
         if its.use / 3600 >= TOLD_GPU_H:
-            text += f", and has used {its.use / 3600:.1f} GPU-hours lately"
-            text += f", {its.use / its.fair_use:.1f} x the share" if its.fair_use > 0 else ""
+            share = f", {its.use / its.fair_use:.1f} x the share" if its.fair_use > 0 else ""
+            text = f"{has}, {may}, and {has_used} used {its.use / 3600:.1f} GPU-hours lately{share}"
         if self.shares.queues:
             queue = self.shares.queue(owner.queue)
             terms = f"guaranteed {queue.guaranteed}, weight {queue.weight:g}"
             text += f"; queue {owner.queue} ({terms}) holds {_number_of(self.held(owner.queue))} of "
             text += _number_of(whole_queue.whole)
-        return f"{text}."
+        return f"{text[:1].upper() if not owner.user else text[:1]}{text[1:]}."
 
 
 class WaitingLine:
