@@ -148,7 +148,8 @@ def _fill(
                 accept(answer)
             else:
                 held.append(answer)
-                if queue.is_aged(world, job) and rights.may_reserve(job):
+                aged = queue.is_aged(world, job) and rights.may_reserve(job)
+                if aged or rights.reserves(job):
                     reserved.reserve(world, job)
             table = table.then(reserved.mark_reserved(world))
 

@@ -35,6 +35,8 @@ class QueueShare:
     """Whether it may have more than its guarantee."""
     user_limit: int | None = None
     """Most GPUs that one of its users has; None: all of the queue."""
+    max_jobs: int | None = None
+    """Most unfinished jobs of one of its users; None: any number."""
     users: tuple[str, ...] = ()
     """Users who may submit to it; empty: everybody."""
     owners: Literal["users", "shared"] = "users"

@@ -34,6 +34,8 @@ class Keep:
     """Events; the newest 5,000 stay, however old."""
     events_s: float = 30 * 86400.0
     """How long they are kept."""
+    usage_s: float = 400 * 86400.0
+    """How long the accounts of GPU-hours are kept, which are by the hour."""
     observations: int = 10_000
     """Finished tasks from which the time of a task is predicted (Slaml)."""
 

@@ -16,7 +16,7 @@ from adaptive_scheduler.candidates import change_obstacle, gpus, nodes_for, prot
 from adaptive_scheduler.decision import Explanation, Hold, Requeue, Start, Victim
 from adaptive_scheduler.models.prediction import t_keep, t_run
 from adaptive_scheduler.rights.entitlements import TINY
-from adaptive_scheduler.rights.rights import SHARE, GpuClaim, Rights, name_of
+from adaptive_scheduler.rights.rights import SHARE, GpuClaim, Rights
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
@@ -144,8 +144,7 @@ class Reclaimer:
     def _suspend(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
         """Return the jobs to suspend, as few as possible on one node, for a job that has waited long enough."""
         rights = self._rights
-        waited_s = rights.now - (job.submit_s if job.queued_s is None else job.queued_s)
-        if waited_s < rights.shares.patience_s or rights.is_promised(job):
+        if rights.waited_s(job) < rights.shares.patience_s or rights.is_promised(job):
             return None
         return self._once(self._search_suspended, world, job, claim)
 
@@ -268,8 +267,6 @@ def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, bel
 
 def _requeue(rights: Rights, victim: Job, job: Job) -> Requeue:
     owner, claimant = rights.owner(victim), rights.owner(job)
-    sentence = (
-        f"{victim.id} saves and waits until {job.id} of {name_of(claimant)} has started. {rights.sentence(claimant)} "
-        f"{rights.sentence(owner)}"
-    )
+    does = f"{victim.id} saves and waits until {job.id} of {rights.name(claimant)} has started."
+    sentence = " ".join([does, rights.sentence(claimant), rights.sentence(owner)])
     return Requeue(victim.id, Explanation(SUSPEND, sentence), (job.id,))

@@ -154,7 +154,7 @@ class Rights:
             )
             return Hold(job.id, Explanation(BORROW, sentence))
         if queue.user_limit is not None and self._gpus[owner] + least > queue.user_limit:
-            who = f"{name_of(owner)} in queue {owner.queue}"
+            who = f"{self.name(owner)} in queue {owner.queue}"
             sentence = _limit_sentence(job, who, self._gpus[owner], queue.user_limit)
             return Hold(job.id, Explanation(USER_LIMIT, sentence))
         if job.preemption == "never" and least * self._value(job) > self.room(owner, job.id) + TINY:
@@ -263,13 +263,12 @@ class Rights:
         if not self.binds:
             return table
         columns = self._columns(table.snapshot)
-
-        def room(owner: JobOwner) -> float:
-            limit = self.limit_left(owner) * self.who.mean_value
-            return max(0.0, limit if borrows else min(limit, self.room(owner)))
-
-        more = self._by_number(room)[columns.owner]
-        return table.growing(columns.gpus + np.floor(more / columns.value + TINY))
+        limits = self._by_number(lambda owner: max(0, self.limit_left(owner)))[columns.owner]
+        more = limits
+        if not borrows:
+            room = self._by_number(lambda owner: max(0.0, self.room(owner)))[columns.owner]
+            more = np.minimum(limits, np.floor(room / columns.value + TINY))
+        return table.growing(columns.gpus + more)
 
     def growth_steps(self, snapshot: ClusterSnapshot, held: Sequence[Hold]) -> Sequence[bool]:
         """Return whether to borrow in each round of growth: not while a job waits that idle GPUs could start."""
@@ -289,8 +288,24 @@ class Rights:
         return not job.uses_cpu and most_gpus(job, self._largest[place]) > 0
 
     def may_reserve(self, job: Job) -> bool:
-        """Return whether a node may be kept for an aged job: not for more than its owner is entitled to."""
-        return not self.binds or job.uses_cpu or self.claim(job).any
+        """Return whether a node may be kept for an aged job: one that has a claim, or whose owner has nothing. Of one
+        owner alone each may."""
+        if not self.binds or job.uses_cpu or len(self.who.owners) == 1:
+            return True
+        return self.held(self.owner(job)) == 0 or self.claim(job).any
+
+    def reserves(self, job: Job) -> bool:
+        """Return whether a node is kept for a job that has not aged: its claim has waited in vain, as what is idle is
+        scattered, or held by jobs that keep it."""
+        alone = not self.binds or job.uses_cpu or len(self.who.owners) == 1
+        if alone or self.is_promised(job) or self.waited_s(job) < self.shares.patience_s:
+            return False
+        claim = self.claim(job)
+        return claim.any and not claim.odd
+
+    def waited_s(self, job: Job) -> float:
+        """Return how long a job has waited since it came into the queue last."""
+        return self.now - (job.submit_s if job.queued_s is None else job.queued_s)
 
     def may_yield(self, heavy: Job, light: Job) -> bool:
         """Return whether an overdue job may give GPUs to a waiting one: in its own queue, or what it has too much."""
@@ -330,12 +345,17 @@ class Rights:
 
     # for people
 
+    def name(self, owner: JobOwner) -> str:
+        """Return words for an owner."""
+        is_one = self.shares.queue(owner.queue).owners == "shared"
+        return owner.user or (f"the jobs of queue {owner.queue}" if is_one else "the jobs without an owner")
+
     def sentence(self, owner: JobOwner) -> str:
         """Say what an owner holds, is entitled to and has used lately."""
         its, whole_queue = self.standing(owner), self.standing(owner.queue)
         holds, is_entitled, has_used = ("holds", "is", "has") if owner.user else ("hold", "are", "have")
         held = _number_of(self.held(owner))
-        has = f"{name_of(owner)} {holds} {held} GPU{'' if held == '1' else 's'}"
+        has = f"{self.name(owner)} {holds} {held} GPU{'' if held == '1' else 's'}"
         may = f"{is_entitled} entitled to {_number_of(its.whole)} now"
         text = f"{has} and {may}"
         if its.use / 3600 >= TOLD_GPU_H:
@@ -353,11 +373,13 @@ class WaitingLine:
     """The waiting jobs of one pass in the order of rights. With one owner that is the order of the queue."""
 
     def __init__(self, rights: Rights, jobs: Sequence[Job]) -> None:
-        self._rights, self._jobs = rights, jobs
+        self._rights = rights
         self._left: dict[JobOwner, deque[tuple[int, Job]]] = {}
         self._on_gpus = Counter[JobOwner]()  # jobs that have yet to come
+        ranked = sorted(enumerate(jobs), key=lambda one: (-one[1].priority, one[0]))
+        self._jobs = [job for _, job in ranked]
         if rights.binds:
-            for place, job in sorted(enumerate(jobs), key=lambda one: (-one[1].priority, one[0])):
+            for place, job in ranked:
                 owner = rights.owner(job)
                 self._left.setdefault(owner, deque()).append((place, job))
                 self._on_gpus[owner] += not job.uses_cpu
@@ -387,11 +409,6 @@ class WaitingLine:
     def _key(self, owner: JobOwner) -> tuple[float, ...]:
         place, job = self._left[owner][0]
         return (*self._rights.level(owner), -job.priority, place)
-
-
-def name_of(owner: JobOwner) -> str:
-    """Return words for an owner."""
-    return owner.user or (f"the jobs of queue {owner.queue}" if owner.queue else "the jobs without an owner")
 
 
 def _limit_sentence(job: Job, who: str, has: int, limit: int) -> str:

@@ -63,6 +63,7 @@ def shares_view(
                 "limit": shares.queue(name).limit,
                 "borrow": shares.queue(name).borrow,
                 "user_limit": shares.queue(name).user_limit,
+                "max_jobs": shares.queue(name).max_jobs,
                 "users": list(shares.queue(name).users),
                 "owners": shares.queue(name).owners,
                 **_stands(of_queue.get(name, NOBODY), held[name], waits.get(name)),

@@ -120,6 +120,7 @@ class DecisionLoop:
             self._read_tables()
             self._unlisted.retire(self.inputs.nodes)
             self.shares_file.refresh(len(self.cache.gpus()))
+            self.inputs = replace(self.inputs, shares=self.shares_file.shares)
             self._admit(new)  # 2 accept, or mark what is wrong
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())
@@ -247,7 +248,18 @@ class DecisionLoop:
 
     def refused_by_shares(self, doc: JobRow) -> str:
         """Return why its owner may not submit to its queue; empty if that is allowed."""
-        return self.shares_file.shares.refusal(str(doc.get("queue") or ""), str(doc.get("owner") or ""))
+        shares, (queue, user) = self.shares_file.shares, _named(doc)
+        if why := shares.refusal(queue, user):
+            return why
+        name = shares.queue_of(queue, user)
+        most = shares.queue(name).max_jobs
+        if most is None:
+            return ""
+        named = (_named(job.doc) for job in self.cache.jobs().values() if job.state not in s.ENDED)
+        count = sum(other[1] == user and shares.queue_of(*other) == name for other in named)
+        if count < most:
+            return ""
+        return f"user {user!r} has {count} unfinished jobs in queue {name}, and shares.yaml lets one user have {most}"
 
     def _accepted(self, job: JobRecord) -> JobChanges:
         at = moment_of(self.clock)
@@ -288,7 +300,9 @@ class DecisionLoop:
         nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
         known, config = self.telemetry.estimator.observations(), self.config
-        self.inputs = SnapshotInputs(profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s)
+        self.inputs = SnapshotInputs(
+            profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s, self.shares_file.shares
+        )
 
     @property
     def profiles(self) -> Profiles:
@@ -332,7 +346,7 @@ class DecisionLoop:
         nodes = self.telemetry.nodes.as_heard(self.inputs.nodes)
         known = replace(self.inputs, nodes=nodes, observations=self.telemetry.estimator.observations())
         snapshot = builder.build(jobs, self.cache.gpus(), seen, known, at)
-        return snapshot.then(shares=self.shares_file.shares, used=self.accounts.use)
+        return snapshot.then(used=self.accounts.use)
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""
@@ -461,6 +475,11 @@ class DecisionLoop:
         doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis)
         self.cache.store.put("decisions", doc)
         return decision_id
+
+
+def _named(doc: JobRow) -> tuple[str, str]:
+    """The queue and the user that a job document names; empty where it names none."""
+    return str(doc.get("queue") or ""), str(doc.get("owner") or "")
 
 
 def _operator_request(job: JobRecord, decision: Decision) -> str:

@@ -37,6 +37,7 @@ class _QueueTerms(msgspec.Struct, forbid_unknown_fields=True):
     limit: Gpus | None = None
     borrow: bool = True
     user_limit: Gpus | None = None
+    max_jobs: Gpus | None = None
     users: list[Name] = []
     owners: Literal["users", "shared"] = "users"
 
@@ -83,7 +84,14 @@ def _queue(name: str, given: Any) -> QueueShare:
     _converted(name, Name, f"The name of queue {name!r}")
     terms = _converted({} if given is None else given, _QueueTerms, f"Queue {name}")
     return QueueShare(
-        terms.weight, terms.guaranteed, terms.limit, terms.borrow, terms.user_limit, tuple(terms.users), terms.owners
+        weight=terms.weight,
+        guaranteed=terms.guaranteed,
+        limit=terms.limit,
+        borrow=terms.borrow,
+        user_limit=terms.user_limit,
+        max_jobs=terms.max_jobs,
+        users=tuple(terms.users),
+        owners=terms.owners,
     )
 
 

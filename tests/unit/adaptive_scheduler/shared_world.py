@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Requeue, Reshape, Start
+from adaptive_scheduler.decision import Move, Requeue, Reshape, Start
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.shares import JobOwner, QueueShare, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -10,7 +10,10 @@ from tests.unit.adaptive_scheduler.worlds import OVERHEADS, speed_rows
 
 NOW = 10_000.0
 SPEED_UP = {count: count**0.8 for count in range(1, 33)}
-PROFILES = Profiles.from_rows(speed_rows(speed_up=SPEED_UP), [{"job_type": "t", **OVERHEADS}])
+SLOW = {count: 0.25 * speed_up for count, speed_up in SPEED_UP.items()}
+PROFILES = Profiles.from_rows(
+    [*speed_rows(speed_up=SPEED_UP), *speed_rows(gpu_type="K80", speed_up=SLOW)], [{"job_type": "t", **OVERHEADS}]
+)
 
 
 def queues(**given):
@@ -40,15 +43,16 @@ def waits(name, owner, optional=(1,), **more):
     return Job(name, "t", "submitted", optional, queue=queue, owner=user, **fields)
 
 
-def world(nodes, *jobs, shares=None, used=None, profiles=PROFILES):
-    """`nodes`: GPUs by name, or the number of those of node n. GPUs of running jobs are in use."""
+def world(nodes, *jobs, shares=None, used=None, profiles=PROFILES, slow=()):
+    """`nodes`: GPUs by name, or the number of those of node n. GPUs of running jobs are in use. `slow`: nodes with
+    K80, a quarter as fast as V100."""
     nodes = {"n": nodes} if isinstance(nodes, int) else nodes
     made = []
     for name, count in nodes.items():
         holders = [job.id for job in jobs if job.node == name for _ in range(job.num_gpus)]
         gpus = [Gpu(f"{name}{i}", "in use", job, job) for i, job in enumerate(holders)]
         gpus += [Gpu(f"{name}{i}") for i in range(len(holders), count)]
-        made.append(Node(name, "V100", tuple(gpus)))
+        made.append(Node(name, "K80" if name in slow else "V100", tuple(gpus)))
     return ClusterSnapshot(tuple(made), jobs, profiles, shares=shares or Shares(), used=used or {})
 
 
@@ -68,4 +72,6 @@ def told(snapshot, decisions):
             short.append(f"{one.job} suspended for {' '.join(one.yields_to)}")
         elif isinstance(one, Reshape):
             short.append(f"{one.job} {snapshot.job[one.job].num_gpus}->{one.num_gpus}")
+        elif isinstance(one, Move):
+            short.append(f"{one.job} moves to {one.num_gpus} of {one.node}")
     return sorted(short)

@@ -48,7 +48,8 @@ def draw(rng):
         jobs.append(draw_job(rng, waits, f"w{i}", names, rng.choice(COUNTS), submit_s=rng.choice((9000.0, 9900.0))))
     use = {JobOwner(q, u): rng.choice((0.0, 1e4, 3e5)) for q in names for u in "xy"}
     given = Shares(terms, patience_s=rng.choice((0.0, 600.0)), min_run_s=rng.choice((0.0, 600.0)))
-    return world(nodes, *jobs, shares=given, used=use)
+    slow = [name for name in nodes if rng.random() < 0.15]
+    return world(nodes, *jobs, shares=given, used=use, slow=slow)
 
 
 def draw_crowd(rng):
@@ -129,11 +130,11 @@ def test_entitlements_sum_to_all_that_is_wanted_and_there(decided):
         who = entitle(snapshot, read_owners(snapshot))
         wanted = min(who.capacity, sum(one.demand for one in who.of_queue.values()))
         assert abs(sum(one.entitled for one in who.of_queue.values()) - wanted) < 1e-6
-        assert sum(one.whole for one in who.of_queue.values()) == wanted
+        assert who.values or sum(one.whole for one in who.of_queue.values()) == wanted
         for queue, its in who.of_queue.items():
             users = [one for owner, one in who.of_owner.items() if owner.queue == queue]
             assert abs(sum(one.entitled for one in users) - its.entitled) < 1e-6
-            assert sum(one.whole for one in users) == its.whole
+            assert who.values or sum(one.whole for one in users) == its.whole
 
 
 def test_limits_hold_growth_included(decided):
@@ -215,11 +216,13 @@ def test_with_one_owner_rights_change_no_decision(seeds):
     """As the limit is out of reach, rights bind without a reason to."""
     unreachable = Shares({DEFAULT_QUEUE: QueueShare(limit=10_000)})
     for seed in seeds:
+        settings = replace(DEFAULTS, reserve_after_s=(86_400.0, 500.0)[seed % 2])  # some have aged
         for snapshot in (any_world.snapshot(random.Random(seed)), any_cluster(random.Random(seed))):
             bound = replace(snapshot, shares=unreachable)
             if read_owners(snapshot).owners:
                 assert Rights(bound, NOW, DEFAULTS).binds
-            assert bare(decide(bound, any_world.NOW)) == bare(decide(snapshot, any_world.NOW)), seed
+            ours, plain = decide(bound, any_world.NOW, settings), decide(snapshot, any_world.NOW, settings)
+            assert bare(ours) == bare(plain), seed
 
 
 def test_without_a_shares_file_one_user_alone_is_bound_by_nothing():
@@ -344,10 +347,57 @@ def test_gpus_go_idle_to_nobody_while_an_entitled_job_waits_for_them():
     assert said(world(4, *jobs[:2])) == ["a 2->3"]
 
 
-def test_slow_gpus_count_less():
-    slow = Shares(queues(a=(0, 1), b=(0, 1)), gpu_values={"V100": 1.0, "K80": 0.25})
-    snapshot = world({"n": 4, "k": 4}, waits("a", "a"), waits("b", "b"), shares=slow)
-    nodes = tuple(replace(node, gpu_type="K80" if node.name == "k" else "V100") for node in snapshot.nodes)
-    who = entitle(mixed := replace(snapshot, nodes=nodes), read_owners(replace(snapshot, nodes=nodes)))
-    assert who.capacity == 5.0
-    assert read_owners(mixed).mean_value == 5 / 8
+def test_idle_gpus_are_kept_for_a_claim_that_rigid_jobs_scatter_once_it_has_waited():
+    """bob is entitled to two GPUs; ada's next job would take the idle one, and so on for ever."""
+    rigid = [runs(f"a{i}", "/ada", 1, rigid=True) for i in range(3)]
+    jobs = [*rigid, waits("b", "/bob", (2,), submit_s=NOW - 700), waits("a3", "/ada")]
+    assert said(world(4, *jobs)) == []
+    (kept,) = [one for one in decide(world(4, *jobs), NOW) if one.job == "a3"]
+    assert "node n is kept for b" in kept.explanation.sentence
+    assert said(world(4, *jobs[:3], replace(jobs[3], submit_s=NOW - 500), jobs[4])) == ["a3 starts 1"]
+
+
+def test_no_node_is_kept_for_more_than_an_owner_is_entitled_to():
+    rigid = [runs(f"a{i}", "/ada", 1, rigid=True) for i in range(2)] + [runs("b0", "/bob", 1, rigid=True)]
+    jobs = [*rigid, waits("b", "/bob", (4,), submit_s=NOW - 90_000), waits("a3", "/ada")]
+    assert said(world(4, *jobs)) == ["a3 starts 1"]
+
+
+def test_an_overdue_job_gives_way_to_another_queue_only_what_its_queue_has_too_much():
+    late = {"expected_s": 10.0, "task_s": 1000.0, "running_s": 1000.0}
+    urgent = waits("b", "b", (2,), sla_s=2000.0, submit_s=NOW - 100, iterations_left=500.0)
+    balanced = [runs("a", "a", 2, (1, 2), **late), runs("b0", "b", 2, rigid=True), urgent]
+    queues_of_two = shares(a=(2, 1), b=(2, 1))
+    assert (
+        Rights(snapshot := world(4, *balanced, shares=queues_of_two), NOW, DEFAULTS).may_yield(*balanced[::2]) is False
+    )
+    assert said(snapshot) == []
+    more = [runs("a", "a", 4, (1, 2, 4), **late), urgent]
+    assert Rights(world(4, *more, shares=queues_of_two), NOW, DEFAULTS).may_yield(*more)
+
+
+def test_slow_gpus_count_by_their_measured_speed():
+    snapshot = world({"n": 4, "k": 4}, waits("a", "/ada"), waits("b", "/bob"), slow=["k"])
+    who = read_owners(snapshot)
+    assert (who.capacity, who.mean_value, dict(who.values)) == (5.0, 5 / 8, {"K80": 0.25, "V100": 1.0})
+
+
+def test_who_has_the_slow_gpus_is_entitled_to_more_of_them():
+    """ada has two fast GPUs, bob four slow ones: 2 standard GPUs against 1."""
+    jobs = [runs("a", "/ada", 2, (1, 2)), runs("b", "/bob", 4, (1, 2, 4), node="k")]
+    more = waits("b2", "/bob", gpu_type="V100", submit_s=NOW)
+    snapshot = world({"n": 2, "k": 4}, *jobs, more, slow=["k"])
+    who = entitle(snapshot, read_owners(snapshot))
+    assert who.of_owner["default", "bob"].entitled == pytest.approx(1.5, abs=0.51)
+    assert said(world({"n": 2, "k": 4}, *jobs, slow=["k"])) == []
+
+
+def test_the_limit_of_a_queue_counts_gpus_whatever_their_speed():
+    jobs = [runs("a", "a", 1, (1, 2, 4), node="k"), waits("w", "b", (8,), gpu_type="V100")]
+    limited = Shares(queues(a={"limit": 2}, b={}))
+    assert said(world({"n": 4, "k": 4}, *jobs, shares=limited, slow=["k"])) == ["a moves to 2 of n"]
+
+
+def test_the_highest_priority_goes_first_also_where_one_user_is_alone():
+    jobs = [waits("short", "/ada", iterations_left=10.0), waits("urgent", "/ada", priority=3)]
+    assert said(world(1, *jobs)) == ["urgent starts 1"]

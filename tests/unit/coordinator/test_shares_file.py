@@ -13,7 +13,7 @@ from tests.fakes.store import MemoryStore
 
 GOOD = """
 queues:
-  vision: {weight: 2, guaranteed: 4, limit: 6, users: [ada, bob], user_limit: 4}
+  vision: {weight: 2, guaranteed: 4, limit: 6, users: [ada, bob], user_limit: 4, max_jobs: 9}
   nlp: {borrow: false, owners: shared}
   idle:
 users:
@@ -25,7 +25,7 @@ patience: 90s
 
 
 def test_all_that_can_be_said_is_read() -> None:
-    vision = QueueShare(2.0, 4, 6, user_limit=4, users=("ada", "bob"))
+    vision = QueueShare(2.0, 4, 6, user_limit=4, max_jobs=9, users=("ada", "bob"))
     assert parse(GOOD, 8) == Shares(
         {"vision": vision, "nlp": QueueShare(borrow=False, owners="shared"), "idle": QueueShare()},
         {"ada": UserShare(3.0, "vision")},

@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.shares import JobOwner, Shares
 from coordinator.api.shares_view import usage_view
+from coordinator.config import Keep
+from coordinator.forecasts.live_state import LiveState
 from coordinator.model import states as s
 from coordinator.scheduling.usage_accounts import UsageAccounts
+from coordinator.stores import retention
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import SHORT, FakeClock, World
@@ -155,6 +159,23 @@ def test_an_unknown_queue_is_refused_with_those_that_there_are(tmp_path: Path) -
     assert w.job("foreign").doc["problems"] == ["user 'bob' may not use queue vision: shares.yaml lets ada use it"]
 
 
+def test_one_job_too_many_of_a_user_is_refused_until_one_has_ended(tmp_path: Path) -> None:
+    w = shared_machine(tmp_path, "queues: {vision: {max_jobs: 2}}")
+    w.tick()
+    for name in ("one", "two", "three"):
+        w.submit(name, [1], Behaviour(iterations=20), owner="ada", queue="vision")
+    w.submit("his", [1], Behaviour(iterations=20), owner="bob", queue="vision")
+    w.tick()
+    refused = [name for name in ("one", "two", "three", "his") if w.job(name).doc.get("problems")]
+    assert len(refused) == 1 and refused != ["his"]
+    assert w.job(refused[0]).doc["problems"] == [
+        "user 'ada' has 2 unfinished jobs in queue vision, and shares.yaml lets one user have 2"
+    ]
+    w.run(lambda w: list(w.states().values()).count(s.COMPLETED) == 3)
+    w.submit("four", [1], Behaviour(iterations=20), owner="ada", queue="vision")
+    w.run(lambda w: w.states().get("four") == s.COMPLETED)
+
+
 def test_a_limit_of_the_file_binds_from_the_next_reading_on(tmp_path: Path) -> None:
     w = shared_machine(tmp_path, "queues: {vision: {limit: 2}}")
     w.submit("one", [1, 2, 4], Behaviour(iterations=3000), owner="ada", queue="vision")
@@ -162,3 +183,29 @@ def test_a_limit_of_the_file_binds_from_the_next_reading_on(tmp_path: Path) -> N
     assert len(w.job("one").gpu_ids) == 2
     (tmp_path / "shares.yaml").write_text("queues: {vision: {limit: 4}}")
     w.run(lambda w: len(w.job("one").gpu_ids) == 4)
+
+
+def test_what_would_happen_is_foreseen_with_the_rights_of_now(tmp_path: Path) -> None:
+    """What a client is told to simulate with says who owns what, and who has used what."""
+    w = shared_machine(tmp_path, "queues: {vision: {weight: 2}, nlp: {}}")
+    w.submit("hers", [1, 2, 4], Behaviour(iterations=100_000), owner="ada", queue="vision")
+    w.run(lambda w: w.states() == {"hers": s.RUNNING})
+    w.pass_time(30)
+    snapshot, _ = w.c.loop.present()
+    live = LiveState.read(msgspec.json.decode(msgspec.json.encode(w.c.api.snapshot())), snapshot.profiles)
+    assert live.snapshot.shares == snapshot.shares
+    assert live.snapshot.used.keys() == {JobOwner("vision", "ada")}
+    assert live.snapshot.job["hers"].owner == "ada"
+
+
+def test_accounts_go_once_they_are_too_old_and_what_was_used_lately_stays() -> None:
+    books, one = Books(), world(4, runs("a", "/ada", 1))
+    books.look(one)
+    books.look(one, 2 * 3600.0)
+    books.accounts.flush()
+    later = books.clock.wall() + 3600.0
+    assert retention.prune(books.store, Keep(usage_s=2.5 * 3600.0), later).accounts == 1
+    assert retention.prune(books.store, Keep(usage_s=1.0), later, ages=False).accounts == 0
+    assert retention.prune(books.store, Keep(usage_s=1.0), later).accounts == 2
+    books.boot()
+    assert books.look(one).used[ADA] > 3600.0
