@@ -115,7 +115,10 @@ class Reclaimer:
     def _shrink_several(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> Start | None:
         """Return the start on the smallest count that several jobs of one node give way to; None if none do."""
         rights, claimant = self._rights, self._rights.owner(job)
-        gives = {owner: owner == claimant or rights.over(owner, claimant, claim) > 0 for owner in rights.who.owners}
+        gives = {owner: rights.over(owner, claimant, claim) > 0 for owner in rights.who.owners if owner != claimant}
+        if not any(gives.values()):
+            return None
+        gives[claimant] = True
         count = min(job.optional, default=0)
         found = list[tuple[tuple[int, float, str], Node, list[_Gift]]]()
         for node, there in self._nodes(world, job, lambda other: gives[rights.owner(other)]):
