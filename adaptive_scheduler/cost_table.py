@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import compress
 from operator import attrgetter
@@ -162,10 +163,34 @@ class CostTable:
         self.index = snapshot.once(NameIndex, snapshot.profiles, settings, fits=NameIndex.is_small)
         self._ints, self._victims = dict[str, Ints](), dict[float, VictimOptions]()
         self.refused: dict[object, list[str]] = {}  # jobs that cannot start now, by their request
+        self.kept_by_right: Floats | None = None  # by job: GPUs that others may not have; None: no rights bind
+        self.most_by_right: Floats | None = None  # by job: GPUs that it may grow to; likewise
 
     def then(self, snapshot: ClusterSnapshot) -> CostTable:
         """Return the table of a later snapshot."""
         return self if snapshot is self.snapshot else CostTable(snapshot, self.now, self.settings)
+
+    def keeping(self, keeps: Floats, settings: Settings) -> CostTable:
+        """Return this table for a waiting job for which each job keeps so many GPUs, besides those it keeps anyway."""
+        protected = np.maximum(self.jobs.protected_gpus, np.minimum(keeps, self.jobs.num_gpus))
+        _ = self.others_s, self.tardiness  # worked out once for all that see this table
+        table = copy(self)
+        table.settings, table.kept_by_right = settings, keeps
+        table.refused, table._victims = {}, {}
+        table._ints = {name: column for name, column in self._ints.items() if name != "protected_gpus"}
+        vars(table)["jobs"] = self.jobs._replace(protected_gpus=protected)
+        return table
+
+    def growing(self, most: Floats) -> CostTable:
+        """Return this table with the GPUs that each job may grow to."""
+        table = copy(self)
+        table.most_by_right = most
+        return table
+
+    @cached_property
+    def row_of(self) -> Mapping[str, int]:
+        """By id: position in the snapshot."""
+        return {job.id: row for row, job in enumerate(self.snapshot.jobs)}
 
     @cached_property
     def position(self) -> dict[str, int]:

@@ -26,6 +26,8 @@ from adaptive_scheduler.policies import (
 from adaptive_scheduler.policies.elastic import algorithms as elastic
 from adaptive_scheduler.queueing.aging import ReservedNodes
 from adaptive_scheduler.queueing.order import Queue
+from adaptive_scheduler.rights.reclaim import Reclaimer
+from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.tentative_snapshot import after
@@ -74,12 +76,15 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     accept(*operator.schedule_requests(world, now, settings))
     accept(*targets.schedule_finished(world, now, settings))
 
-    # 3. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9).
+    # 3. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9), of others only what these owe.
+    rights = Rights(world, now, settings)
     if "deadline" in settings.systems:
-        accept(*deadline.schedule_overdue(world, now, settings))
+        for answer in deadline.schedule_overdue(world, now, settings, rights.may_yield):
+            rights.took(world, answer)
+            accept(answer)
 
-    # 4. Queued jobs in queue order, then idle GPUs to running jobs (SideCar scheduling).
-    filled, reserved = _fill(world, now, settings)
+    # 4. Queued jobs in the order of rights and of the queue, then idle GPUs to running jobs (SideCar scheduling).
+    filled, reserved = _fill(world, now, settings, rights)
     if settings.planner == "rollout" and "elastic" in settings.systems:
         filled = choose_plan(world, now, settings, filled, reserved.any)
     accept(*deadline.with_alerts(world, now, settings, filled))
@@ -104,36 +109,56 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     return tuple(decisions)
 
 
-def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], ReservedNodes]:
-    """Alternate Algorithms 1 and 2 until neither places a job; return decisions, then Holds, and reserved nodes."""
+def _fill(
+    world: ClusterSnapshot, now: float, settings: Settings, rights: Rights
+) -> tuple[list[Decision], ReservedNodes]:
+    """Alternate Algorithms 1 and 2 until neither places a job; return decisions, then Holds, and reserved nodes.
+    `rights`: of `world`; they say whose job is next, and what may be taken for it."""
     policy, table = POLICIES["elastic" in settings.systems], CostTable(world, now, settings)
     decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
+    reclaimer = Reclaimer(rights)
+
+    def accept(decision: Decision) -> None:
+        nonlocal world, moved
+        decisions.append(decision)
+        rights.took(world, decision)
+        world, moved = after(world, decision), True
+
     while moved:
         moved, held, reserved, table = False, list[Hold](), ReservedNodes(), table.then(world)
 
         # Every queued job: one that must wait does not block the next (G14).
-        for job in queue.in_order(world):
+        line = rights.line_up(queue.in_order(world))
+        for job in line:
+            if barred := rights.hold(job):
+                held.append(barred)
+                continue
+            asked = rights.capped(job, line.others_wait(job))
             if job.uses_cpu:
                 answer = cpu.schedule_incoming(reserved.mark_reserved(world, on_cpu=True), job, now, settings)
             else:
-                answer = policy.schedule_incoming(table.snapshot, job, now, settings, table)
+                seen = rights.seen(table, asked)
+                answer = policy.schedule_incoming(table.snapshot, asked, now, settings, seen)
             if isinstance(answer, Hold):
-                answer = reserved.backfill(world, job) or answer
+                answer = reserved.backfill(world, asked) or answer
+            suspended, answer = reclaimer.answer(table.snapshot, asked, answer)
+            for requeued in suspended:
+                accept(requeued)
             if isinstance(answer, Start):
-                decisions.append(answer)
-                world, moved = after(world, answer), True
+                accept(answer)
             else:
                 held.append(answer)
-                if not (queue.is_aged(world, job) and reserved.reserve(world, job)):
-                    continue
+                aged = queue.is_aged(world, job) and rights.may_reserve(job)
+                if aged or rights.reserves(job):
+                    reserved.reserve(world, job)
             table = table.then(reserved.mark_reserved(world))
 
         # Idle GPUs left go to running jobs, one at a time, while one gains.
         may_grow = settings.reshape_up_with_pending or not held
-        while may_grow and (grown := policy.schedule_running(table.snapshot, now, settings, table)):
-            decisions.append(grown)
-            world, moved = after(world, grown), True
-            table = table.then(reserved.mark_reserved(world))
+        for borrows in rights.growth_steps(world, held) if may_grow else ():
+            while grown := policy.schedule_running(table.snapshot, now, settings, rights.growing(table, borrows)):
+                accept(grown)
+                table = table.then(reserved.mark_reserved(world))
 
         # With fewer idle GPUs a victim may now give exactly what is missing (G3), and a job that yielded may start
         # once the others have: try the queue again.

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.profiles.observations import Observations, Resource
 from adaptive_scheduler.profiles.profiles import Profiles, StatePath
+from adaptive_scheduler.shares import JobOwner, Shares
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]
+Preemption = Literal["any", "shrink", "never"]
+"""What others may take of a job by right: all its GPUs (it is suspended), all but its smallest count, none."""
 T = TypeVar("T")
 
 
@@ -172,6 +175,14 @@ class Job:
     preempts: int = 0  # times it was requeued
     yields_to: tuple[str, ...] = ()  # jobs that must start before it restarts
 
+    # rights
+    owner: str = ""  # user whose job it is; empty: nobody is named
+    queue: str = ""  # that it names; `Shares.queue_of` says in which it is
+    priority: int = 0  # higher goes first, among the jobs of its owner
+    preemption: Preemption = "any"
+    queued_s: float | None = None  # when it last came into the queue; None: when it was submitted
+    started_s: float | None = None  # when it last began to train; None: not known
+
     @property
     def uses_cpu(self) -> bool:
         """True if it trains without GPUs."""
@@ -223,6 +234,8 @@ class ClusterSnapshot:
     jobs: tuple[Job, ...]
     profiles: Profiles = field(default_factory=Profiles)
     observations: Observations = field(default_factory=Observations)
+    shares: Shares = field(default_factory=Shares)
+    used: Mapping[JobOwner, float] = field(default_factory=dict)  # decayed GPU-seconds by owner
 
     def then(self, **changes: Any) -> ClusterSnapshot:
         """Return a later snapshot, of which only what has changed is worked out again. Decide on both in one thread."""

@@ -26,6 +26,7 @@ NAMES = {
     "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
     "checkpoints": "R3: a checkpoint saved, verified and loaded, beside the same with SHA-256 and a read for each",
     "simulate": "the simulator: workload S on 20 seeds under 3 policies, and 10,000 jobs of a Philly trace",
+    "sharing": "rights among users beside none: the longest wait of a user beside a busy one, simulated",
     "peers": "O6: the planner beside the paper's rules and peers' on crowded clusters, simulated",
 }
 

@@ -34,6 +34,8 @@ class Keep:
     """Events; the newest 5,000 stay, however old."""
     events_s: float = 30 * 86400.0
     """How long they are kept."""
+    usage_s: float = 400 * 86400.0
+    """How long the accounts of GPU-hours are kept, which are by the hour."""
     observations: int = 10_000
     """Finished tasks from which the time of a task is predicted (Slaml)."""
 
@@ -91,6 +93,9 @@ class Config:
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
+    shares: str = ""
+    """Path of the `shares.yaml` that says which queues there are and who may use how many GPUs; empty: none. On one
+    machine by default `shares.yaml` in the state folder."""
     image_repository: str = ""
     """Where images of records with a `base` go, such as registry.example/trainings; empty: none is built."""
     prometheus: str = ""

@@ -379,6 +379,8 @@ class Coordinator:
                 if self.clock.now() - beats_at >= self.config.heartbeat_s:
                     beats_at = self.clock.now()
                     self.telemetry.flush(self.elector.leads)
+                if self.elector.leads:
+                    self.loop.accounts.flush_if_due()
                 trouble = ""
             except ReshapeError as error:
                 if str(error) != trouble:
@@ -413,6 +415,8 @@ class Coordinator:
 
     def _flush(self) -> None:
         self.event_log.flush()
+        if self.elector.leads:
+            self.loop.accounts.flush()
         self.telemetry.flush(self.elector.leads)  # else the newest reports are another one's
 
     def _watcher(self) -> None:

@@ -142,7 +142,7 @@ def _up(state: Path) -> Iterator[Finding]:
         return
     try:
         client = Client.find(state)
-        health, jobs = client.health(), client.jobs()
+        health, jobs, shares = client.health(), client.jobs(), client.shares()
     except (CoordinatorUnreachable, CoordinatorRefused) as error:
         yield Finding("missing", f"`reshape up` runs with the state folder {state}, but does not answer: {error}")
         return
@@ -150,6 +150,8 @@ def _up(state: Path) -> Iterator[Finding]:
         yield Finding("well", f"`reshape up` runs at {client.url} and answers.")
     else:
         yield Finding("missing", f"`reshape up` runs at {client.url}, but cannot work: {health['sentence']}")
+    if shares["problem"]:
+        yield Finding("warning", shares["problem"])
     yield from _waiting_interpreters(jobs)
 
 

@@ -8,12 +8,14 @@ the snapshot that the coordinator would build, and carries its decisions out. Ca
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
 from adaptive_scheduler.decision import Decision, End, Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, check
-from adaptive_scheduler.snapshot import ClusterSnapshot, Node
+from adaptive_scheduler.shares import DecayedUse, JobOwner
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from simulator.cpu_monitors import CpuMonitors
 from simulator.cpu_nodes import CpuNodes
 from simulator.gpu_jobs import GpuJobs
@@ -36,6 +38,7 @@ class SimulatedCluster:
         self._given = {node.name: node for node in workload.nodes}
         self._nodes = dict(self._given)
         self._to_come = len(workload.jobs)
+        self._meter, self._counted_s = DecayedUse(workload.used, {}), 0.0  # until this time
         self._timed_planner = policy_setup.plan if isinstance(policy_setup.plan, TimedPlanner) else None
         self._next_look_s = -math.inf
         for given in workload.jobs:
@@ -75,12 +78,24 @@ class SimulatedCluster:
         """Return the snapshot that the coordinator would build; waiting jobs come last."""
         now, waiting = self._scene.now, self._scene.waiting
         placed = [job_view(job, now) for name, job in self._scene.active.items() if name not in waiting]
+        self._count_use(now, placed)
         return ClusterSnapshot(
             nodes=tuple(map(self._node, self._nodes)),
             jobs=(*placed, *waiting.values()),
             profiles=self._scene.profiles,
             observations=self._scene.workload.observations,
+            shares=self._scene.workload.shares,
+            used=dict(self._meter.use),
         )
+
+    def _count_use(self, now: float, placed: Iterable[Job]) -> None:
+        """Count the use since the last snapshot. Between two of them nobody holds more or fewer GPUs."""
+        shares, held = self._scene.workload.shares, Counter[JobOwner]()
+        for job in placed:
+            if job.num_gpus:
+                held[shares.owner_of(job.queue, job.owner)] += job.num_gpus
+        self._meter.look(now - self._counted_s, held, shares.half_life_s)
+        self._counted_s = now
 
     def _node(self, name: str) -> Node:
         """Return the node for the snapshot, rebuilt only after a change: on large clusters most stay the same."""

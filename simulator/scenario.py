@@ -15,6 +15,7 @@ from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import DEFAULTS, Settings
+from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
 from simulator.accuracy_targets import AccuracyTarget
 
@@ -70,6 +71,9 @@ class Submission:
     estimate_s: float | None = None  # the user's estimate of its duration
     sla_s: float | None = None  # deadline, from submission
     max_workers: int = 1
+    owner: str = ""  # user whose job it is
+    queue: str = ""
+    priority: int = 0
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
     accuracy_target: AccuracyTarget | None = None  # of a job that trains until one
     like: Job | None = (
@@ -173,6 +177,8 @@ class Workload:
     observations: Observations = field(default_factory=Observations)  # of tasks that ended before
     contention: float = 0.0  # share of speed that all jobs on a CPU node lose per further job (5.6)
     outages: Iterable[Outage] = ()  # by time; iterated anew by each run
+    shares: Shares = field(default_factory=Shares)  # queues and users
+    used: Mapping[JobOwner, float] = field(default_factory=dict)  # decayed GPU-seconds at the beginning
     emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()

@@ -96,6 +96,8 @@ class RunContext:
         job.state = "running"
         if job.trained_from_s is None:
             job.trained_from_s = self.now
+        if job.started_s is None:
+            job.started_s = self.now
         if job.task_from_s is None:
             job.task_from_s = self.now
             self._look_when_overdue(job)
@@ -155,7 +157,8 @@ class RunContext:
         job.resumes = resumes
         job.state, job.leased, job.node = "submitted", False, None
         job.task_s = job.ran_by(self.now) if job.resumes else 0.0
-        job.task_from_s = job.expected_s = None
+        job.task_from_s = job.expected_s = job.started_s = None
+        job.queued_s = None if job.began_s is None else self.now
         self.waiting[job.given.id] = job_view(job, self.now)
         self.ask()
 

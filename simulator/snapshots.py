@@ -62,6 +62,11 @@ def job_view(job: SimulatedJob, now: float) -> Job:
         task_s=job.ran_by(now),
         preempts=job.preempts,
         yields_to=job.yields_to,
+        owner=given.owner,
+        queue=given.queue,
+        priority=given.priority,
+        queued_s=job.queued_s,
+        started_s=job.started_s,
     )
 
 
@@ -77,6 +82,8 @@ def _live_view(job: SimulatedJob, like: Job, now: float) -> Job:
         workers=_workers(job), pods=tuple(gpu.node for gpu in job.gpus[::each]) if each else (),
         task_s=like.task_s + job.ran_by(now), expected_s=like.expected_s if job.expected_s is None else job.expected_s,
         preempts=like.preempts + job.preempts, yields_to=job.yields_to, unsaved_s=0.0,
+        queued_s=like.queued_s if job.queued_s is None else job.queued_s,
+        started_s=like.started_s if job.started_s is None else job.started_s,
     )  # fmt: skip
 
 

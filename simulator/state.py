@@ -48,6 +48,8 @@ class SimulatedJob:
     saved: float = 0.0  # iterations in its last checkpoint
     trained_since_s: float = 0.0  # when it saved or read that checkpoint
     began_s: float | None = None  # time of the first start decision
+    queued_s: float | None = None  # when it last came back into the queue
+    started_s: float | None = None  # when it last began to train after the queue
     trained_from_s: float | None = None
     finished_s: float | None = None
     stopped_at: float | None = None

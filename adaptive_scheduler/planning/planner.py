@@ -26,6 +26,8 @@ from adaptive_scheduler.planning.fluid import (
 from adaptive_scheduler.planning.knapsack import knapsack_plan
 from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
 from adaptive_scheduler.queueing.order import Queue
+from adaptive_scheduler.rights.plans import keeps_rights
+from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, has_deadline
 
@@ -75,6 +77,8 @@ def choose_plan(
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
 
+    rights = Rights(snapshot, now, settings)
+    plans = [plans[0], *(plan for plan in plans[1:] if _keeps_rights(rights, snapshot, cluster, plan, default))]
     weight = settings.makespan_weight
     best = min(
         (plan for plan in plans[1:] if not _is_worse(plan, plans[0], weight)),
@@ -96,6 +100,16 @@ def _is_worse(plan: Plan, papers: Plan, makespan_weight: float) -> bool:
     if makespan_weight == 1.0:
         return ends_later or takes_longer
     return ends_later if makespan_weight > 1.0 else takes_longer
+
+
+def _keeps_rights(
+    rights: Rights, snapshot: ClusterSnapshot, cluster: PlannedCluster, plan: Plan, papers: Sequence[Decision]
+) -> bool:
+    """Return whether a plan gives and takes only what rights allow, as the paper's rules do."""
+    if not rights.binds:
+        return True
+    operations = [_operation_of(cluster, change, plan, [plan]) for change in plan.changes]
+    return keeps_rights(rights, snapshot, operations, papers)
 
 
 def _not_compared(decision: Decision) -> Decision:

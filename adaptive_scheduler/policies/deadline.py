@@ -6,7 +6,7 @@ deadlines that cannot hold. Expected times: `deadline_feasibility.py`. Called by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from adaptive_scheduler.candidates import (
@@ -36,11 +36,18 @@ QUEUE = "deadline.queue"
 def in_order(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Job, ...]:
     """Return the queue by latest start, then submission, then id (X13), without jobs that still yield (D7)."""
     queue = snapshot.queue
-    if "deadline" not in settings.systems or all(job.sla_s is None and not job.yields_to for job in queue):
+    if not lets_yield(settings) or all(job.sla_s is None and not job.yields_to for job in queue):
         return queue
     yielding = _yielding(queue)
     ready = [job for job in queue if job.id not in yielding]
+    if "deadline" not in settings.systems:
+        return tuple(ready)
     return tuple(sorted(ready, key=lambda job: (_order_s(job, snapshot, now, settings), job.submit_s, job.id)))
+
+
+def lets_yield(settings: Settings) -> bool:
+    """Return whether jobs give way to others: overdue ones (Slaml), or by right, which takes SideCar scheduling."""
+    return "deadline" in settings.systems or "elastic" in settings.systems
 
 
 def latest_start_s(job: Job, diagnosis: Diagnosis, settings: Settings) -> float:
@@ -83,14 +90,19 @@ def with_alerts(
     snapshot: ClusterSnapshot, now: float, settings: Settings, decisions: Iterable[Decision]
 ) -> Iterator[Decision]:
     """Yield the decisions, with alerts about deadlines of waiting jobs, and a Hold for each job that still yields."""
-    if "deadline" not in settings.systems:
+    if not lets_yield(settings):
         yield from decisions
         return
     answered: set[str] = set()
     for decision in decisions:
         job = snapshot.job[decision.job]
         answered.add(job.id)
-        if isinstance(decision, Hold) and job.sla_s is not None and job.state == "submitted":
+        if (
+            "deadline" in settings.systems
+            and isinstance(decision, Hold)
+            and job.sla_s is not None
+            and job.state == "submitted"
+        ):
             decision = _with_alert(decision, job, diagnose(job, snapshot, settings), now)
         yield decision
     for job in snapshot.queue:
@@ -110,9 +122,15 @@ def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
     return replace(hold, explanation=explanation) if more else hold
 
 
-def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Start | Requeue, ...]:
+def schedule_overdue(
+    snapshot: ClusterSnapshot,
+    now: float,
+    settings: Settings,
+    may_yield: Callable[[Job, Job], bool] = lambda heavy, light: True,
+) -> tuple[Start | Requeue, ...]:
     """Let the heaviest overdue job give GPUs to a lighter queued one or, failing that, its place (X9). One answer per
-    tick (D7); if the heaviest cannot help any job, the next heaviest."""
+    tick (D7); if the heaviest cannot help any job, the next heaviest. `may_yield`: whether an overdue job may give
+    anything to a waiting one."""
     late = [job for job in snapshot.where(_is_overdue, settings.deadlines.beta) if job.cooling_until <= now]
     # Its place on a node that is not heard of could not be used.
     overdue = [job for job in late if (node := snapshot.node.get(job.node or "")) and node.heard]
@@ -125,7 +143,10 @@ def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) 
     ]  # fmt: skip
     for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
         weight = heaviness(heaviest, snapshot)
-        lighter = [job for job in waiting if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight]
+        lighter = [
+            job for job in waiting
+            if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight and may_yield(heaviest, job)
+        ]  # fmt: skip
         answer = _yield_gpus(snapshot, heaviest, lighter, now, settings) or _yield_place(
             snapshot, heaviest, lighter, now, settings
         )

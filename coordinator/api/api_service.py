@@ -16,6 +16,7 @@ from coordinator.api.ended_jobs import EndedJobs
 from coordinator.api.journal_view import Journal, journal_view
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.api.page_reads import PageReads
+from coordinator.api.shares_view import shares_view, usage_view
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.snapshot_view import snapshot_view
 from coordinator.api.volcano_extender import VolcanoExtender
@@ -135,7 +136,7 @@ class ApiService(PageReads):
         if self._caller is not None:
             doc = _owned(doc, self._caller)
         found = intake.problems(doc, self._loop.builds_images)
-        if not found and (why := self._loop.unknown_type(doc)):
+        if not found and (why := self._loop.unknown_type(doc) or self._loop.refused_by_shares(doc)):
             found = [why]
         if found:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
@@ -185,6 +186,22 @@ class ApiService(PageReads):
     def policy(self) -> View:
         settings, how = msgspec.to_builtins(self._loop.settings), self._loop.config.reshape_by
         return {"systems": list(self._loop.settings.systems), "reshape_by": how, "settings": settings}
+
+    def shares(self) -> View:
+        loop = self._loop
+        return shares_view(
+            loop.shares_file.shares, loop.accounts.standings, loop.last_snapshot, self._clock.now(), loop.config.shares,
+            loop.shares_file.problem,
+        )  # fmt: skip
+
+    def set_shares(self, text: str) -> View:
+        gpus = len(self._cache.gpus())
+        self._loop.shares_file.write(text, gpus)
+        self._read_store()
+        return self.shares()
+
+    def usage(self, since: float) -> list[View]:
+        return usage_view(self._loop.accounts.rows(since))
 
     def _free_key(self, name: str | int) -> str:
         """The `_id` of a new job of that name: the name, or `name~2` where an ended job had it (no name holds `~`)."""
@@ -416,7 +433,9 @@ class ApiService(PageReads):
     def metrics(self) -> bytes:
         cache = self._cache
         misfits = {table: len(cache.invalid_fields(table)) for table in ("jobs", "gpus")}
-        return self._metrics.text(cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits)
+        return self._metrics.text(
+            cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits, self.shares()["queues"]
+        )
 
 
 def _owned(doc: View, caller: Caller) -> View:

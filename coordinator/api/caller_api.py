@@ -169,6 +169,19 @@ class CallerApi:
     def policy(self) -> View:
         return self._all.policy()
 
+    def shares(self) -> View:
+        view = self._all.shares()
+        return view | {"users": self._rows_of_users(view["users"])}
+
+    def usage(self, since: float) -> list[View]:
+        return self._rows_of_users(self._all.usage(since))
+
+    def _rows_of_users(self, rows: list[View]) -> list[View]:
+        """Those of users that the caller may see."""
+        if self._caller.others_seen or self._caller.admin:
+            return rows
+        return [row for row in rows if row["user"] == self._caller.name]
+
     def health(self) -> View:
         return self._all.health()
 
@@ -188,6 +201,12 @@ class CallerApi:
     def what_if(self, fields: Mapping[str, str]) -> View:
         self._caller.require_admin("simulate with the jobs of all users")
         return self._all.what_if(fields)
+
+    def set_shares(self, text: str) -> View:
+        self._caller.require_admin("set the shares of users and queues")
+        answer = self._all.set_shares(text)
+        self._own.note_change("shares", self._caller.name)
+        return answer
 
     def drain(self, node: str, drained: bool) -> View:
         answer = self._own.drain(node, drained)

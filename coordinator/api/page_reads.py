@@ -60,9 +60,14 @@ class PageReads:
         return job is not None and not self._hides(job) and job.submit_ts <= at
 
     def name_for_caller(self, word: str) -> str:
-        """Return a word of a sentence, or other words where it is the name of a job that the caller may not know."""
+        """Return a word of a sentence, or others where it names a job or a user that the caller may not know."""
         job = self._cache.job(word)
-        return word if job is None or self._sees(job) else "another user's job"
+        if job is not None:
+            return word if self._sees(job) else "another user's job"
+        who = self._loop.accounts.standings
+        is_user = who is not None and any(owner.user == word for owner in who.owners)
+        is_own = self._caller is None or self._caller.name == word
+        return "another user" if is_user and not is_own else word
 
     def _sees(self, job: JobRecord) -> bool:
         """True if the caller may know that there is this job."""

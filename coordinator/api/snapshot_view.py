@@ -10,6 +10,8 @@ from collections.abc import Container, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+import msgspec
+
 from adaptive_scheduler.profiles.growth import Efficiency, Growth
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
@@ -39,6 +41,8 @@ def snapshot_view(
         "jobs": [sparse(job) for job in snapshot.jobs if not job.uses_cpu and job.id not in held],
         "left_out": [job.id for job in snapshot.jobs if job.uses_cpu or job.id in held],
         "silent_s": dict(silent_s),
+        "shares": msgspec.to_builtins(snapshot.shares),
+        "used": [[*owner, use] for owner, use in snapshot.used.items()],
     }
 
 

@@ -41,6 +41,18 @@ class Metrics:
             "reshape_misfit_rows", "Rows with fields that make no sense", ["table"], registry=registry
         )
         self._gpus = Gauge("reshape_gpus", "GPUs by state", ["state"], registry=registry)
+        self._queue_gpus = Gauge(
+            "reshape_queue_gpus",
+            "GPUs by queue, in GPUs of the fastest type: held, entitled, borrowed, demand",
+            ["queue", "what"],
+            registry=registry,
+        )
+        self._queue_used = Gauge(
+            "reshape_queue_used_gpu_seconds", "GPUs in use lately, decayed, by queue", ["queue"], registry=registry
+        )
+        self._queue_wait = Gauge(
+            "reshape_queue_longest_wait_seconds", "Of its waiting jobs", ["queue"], registry=registry
+        )
         self._reshapes = Counter(
             "reshape_reshapes",
             "Reshapes and moves; direction: up, down, move; outcome: done, or undone where the job goes on as before",
@@ -127,12 +139,18 @@ class Metrics:
         self._decide.observe(seconds)
 
     def text(
-        self, jobs: Iterable[Any], gpus: Iterable[Any], node_loads: Mapping[str, NodeLoad], misfits: Mapping[str, int]
+        self,
+        jobs: Iterable[Any],
+        gpus: Iterable[Any],
+        node_loads: Mapping[str, NodeLoad],
+        misfits: Mapping[str, int],
+        queues: Iterable[Mapping[str, Any]] = (),
     ) -> bytes:
         """Prometheus text, with the states counted now and the load of the nodes at the last turn.
 
-        `misfits`: by table, the number of rows with fields that make no sense.
+        `misfits`: by table, the number of rows with fields that make no sense. `queues`: as `/v1/shares` shows them.
         """
+        self._set_queues(queues)
         for table, number in misfits.items():
             self._misfits.labels(table).set(number)
         self._node_jobs.clear()
@@ -152,6 +170,15 @@ class Metrics:
             for state, count in Count(r.state for r in records).items():
                 gauge.labels(state).set(count)
         return bytes(generate_latest(self._registry))
+
+    def _set_queues(self, queues: Iterable[Mapping[str, Any]]) -> None:
+        for gauge in (self._queue_gpus, self._queue_used, self._queue_wait):
+            gauge.clear()
+        for queue in queues:
+            for what in ("held", "entitled", "borrowed", "demand"):
+                self._queue_gpus.labels(queue["queue"], what).set(queue[what])
+            self._queue_used.labels(queue["queue"]).set(3600 * queue["used_gpu_hours"])
+            self._queue_wait.labels(queue["queue"]).set(queue["longest_wait_s"] or 0.0)
 
 
 def _reason(job: JobRecord) -> str:

@@ -91,7 +91,8 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
         world.profiles, live.settings, costs_by_type=types,
     )  # fmt: skip
     jobs = tuple(_submission(world, job, profiles, types[job.type]) for job in world.jobs)
-    simulated = SimulatedCluster(Workload("live", 0, jobs, world.nodes, (setup,)), setup)
+    workload = Workload("live", 0, jobs, world.nodes, (setup,), shares=world.shares, used=world.used)
+    simulated = SimulatedCluster(workload, setup)
     complete = True
     try:
         simulated.run(goes_on)

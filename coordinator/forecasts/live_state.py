@@ -14,6 +14,7 @@ import msgspec
 
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from coordinator.errors import Rejected
 from coordinator.model.records import JobRecord, Moment
@@ -37,7 +38,10 @@ class LiveState:
     def read(cls, view: Mapping[str, Any], profiles: Profiles) -> LiveState:
         """Of what the coordinator answers at `/v1/snapshot`."""
         nodes = tuple(msgspec.convert(doc, Node) for doc in view["nodes"])
-        given = ClusterSnapshot(nodes, tuple(msgspec.convert(doc, Job) for doc in view["jobs"]), profiles)
+        shares = msgspec.convert(view.get("shares", {}), Shares)
+        used = {JobOwner(str(queue), str(user)): float(use) for queue, user, use in view.get("used", ())}
+        jobs = tuple(msgspec.convert(doc, Job) for doc in view["jobs"])
+        given = ClusterSnapshot(nodes, jobs, profiles, shares=shares, used=used)
         settings = msgspec.convert(view["settings"], Settings)
         state = cls(given, settings, bool(view["relaunches"]), tuple(view["left_out"]))
         return state.as_of(float(view["now"]), view["silent_s"])
@@ -114,7 +118,11 @@ class LiveState:
 
 def _as_of_now(world: ClusterSnapshot, job: Job, now: float, silent_s: float) -> Job:
     """The job with times from now, and with the progress that it has made since its last report."""
-    job = replace(job, submit_s=job.submit_s - now, cooling_until=job.cooling_until - now)
+    job = replace(
+        job, submit_s=job.submit_s - now, cooling_until=job.cooling_until - now,
+        queued_s=None if job.queued_s is None else job.queued_s - now,
+        started_s=None if job.started_s is None else job.started_s - now,
+    )  # fmt: skip
     node, hosts = world.node.get(job.node or ""), len(job.workers) or 1
     speed = world.profiles.speed(job.type, node.gpu_type, job.num_gpus, hosts) if node else None
     if speed is None or job.state != "running" or job.iterations_left is None:

@@ -16,7 +16,7 @@ from tornado.web import Application, RequestHandler
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.pages import Pages
-from coordinator.http import events, extender, jobs, profiles, signed, user_tokens
+from coordinator.http import events, extender, jobs, profiles, shares, signed, user_tokens
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler, log_access
 from coordinator.http.coordinator_api import CoordinatorApi
@@ -87,6 +87,8 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/v1/slamls", jobs.SlamlsHandler),
     (rf"/v1/slamls/{ID}", jobs.SlamlHandler),
     (r"/v1/policy", jobs.PolicyHandler),
+    (r"/v1/shares", shares.SharesHandler),
+    (r"/v1/usage", shares.UsageHandler),
     (rf"/v1/jobs/{ID}/suspend", jobs.SuspendHandler),
     (rf"/v1/jobs/{ID}/resume", jobs.ResumeHandler),
     (rf"/v1/jobs/{ID}/logs", jobs.LogsHandler),

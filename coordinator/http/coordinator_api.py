@@ -45,6 +45,18 @@ class UserOperations(PageSource, Protocol):
         """The systems that decide, how a reshape is done, and the settings."""
         ...
 
+    def shares(self) -> View:
+        """Queues and users: what each may have, has and has used lately; and what is wrong with `shares.yaml`."""
+        ...
+
+    def set_shares(self, text: str) -> View:
+        """Replace `shares.yaml`; answered as `shares` is. `Rejected` for one that cannot be kept."""
+        ...
+
+    def usage(self, since: float) -> list[View]:
+        """GPU-hours by queue, user and GPU type since the hour of this time (seconds since 1970)."""
+        ...
+
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         """Oldest first. With all that have ended, or with those that did in the last `within_s` seconds."""
         ...

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from coordinator.model import states as s
 from coordinator.model.records import Doc, show
-from coordinator.model.schema.job_fields import JOB_ID
+from coordinator.model.schema.job_fields import JOB_ID, PREEMPTIONS
 from coordinator.model.tables import JobRow
 
 LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
@@ -92,6 +92,9 @@ COUNTS = FieldRule(
 OPERATION = FieldRule("an operation under way", _operation)
 
 
+WHOLE = FieldRule("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+
+
 def _one_of(*words: str) -> FieldRule:
     return FieldRule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
@@ -110,11 +113,12 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
                 "iterations", "epochs", "dataset_size", "batch_size", "version"),
         **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
                 "limit_ts", "pause_s", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit",
-                "epochs_done", "grace_s"),
+                "epochs_done", "grace_s", "queued_ts"),
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
                 "notify", "owner", "sized_by", "reshaped_by", "held", "contradiction", "wished_by"),
+        "priority": WHOLE, "preemption": _one_of(*PREEMPTIONS),
         **_each(SPAN, "sla", "estimate", "time_limit"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased", "timed_out"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",

@@ -19,7 +19,7 @@ PublicJobField = Literal[  # what users write
     "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
     "resources", "tasks", "sla", "estimate", "time_limit", "target", "target_top5", "elastic", "freeze", "hooks",
     "grace_s", "depends_on", "namespace", "queue", "checkpoint_claim", "dataset_claim", "dataset_sha256", "base",
-    "requirements", "single_container", "pod", "notify", "owner",
+    "requirements", "single_container", "pod", "notify", "owner", "priority", "preemption",
 ]  # fmt: skip
 CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
     "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",
@@ -29,7 +29,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
     "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
     "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark", "image_build",
-    "timed_out", "told", "wished_by",
+    "timed_out", "told", "queued_ts", "wished_by",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",

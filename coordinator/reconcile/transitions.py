@@ -247,7 +247,7 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
     """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w),
+        "queued_ts": w.wall, **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w),
         "frozen": {"launch": w.job.launch, "node": w.job.frozen or w.job.node} if w.frozen else None,
     }  # fmt: skip
 

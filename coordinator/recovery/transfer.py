@@ -22,7 +22,8 @@ from coordinator.stores.elector import Elector
 VERSION = 1
 TABLES = (
     "jobs", "gpus", "nodes", "launches", "queues", "slamls", "readers", "decisions", "events", "heartbeats",
-    "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions",
+    "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions", "usage",
+    "shares",
 )  # fmt: skip  # but terms, which say who acts
 PART = 1_000  # rows after which the term is looked at again
 

@@ -15,7 +15,15 @@ from coordinator.model import fields, grace, pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import SHARED, JobRecord, number, show, whole
 from coordinator.model.schema import dataset_fields, image_fields
-from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS, OWNER
+from coordinator.model.schema.job_fields import (
+    JOB_ID,
+    MAX_GPUS,
+    MAX_LENGTH,
+    MAX_PARTS,
+    MOST_PRIORITY,
+    OWNER,
+    PREEMPTIONS,
+)
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
 from coordinator.webhooks import NO_WEBHOOK, is_webhook
@@ -59,7 +67,7 @@ def problems(doc: JobRow, builds_images: bool = False) -> list[str]:
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
     others += [*dataset_fields.problems(doc), *_packages(doc), *image_fields.problems(doc, builds_images)]
-    others += [*_notify(doc), *_owner(doc)]
+    others += [*_notify(doc), *_owner(doc), *_rank(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
     odd = None if found else pod_fields.storage_problem({k: v for k, v in plain(doc).items() if k != "pod"})
     return [odd] if odd else found
@@ -214,6 +222,16 @@ def _owner(doc: JobRow) -> Iterator[str]:
     owner = doc.get("owner")
     if owner is not None and not (isinstance(owner, str) and OWNER.fullmatch(owner)):
         yield f"owner must be the name of a user, up to 64 letters, digits and any of . _ @ -, not {show(owner)}"
+
+
+def _rank(doc: JobRow) -> Iterator[str]:
+    priority, preemption = doc.get("priority"), doc.get("preemption")
+    if priority is not None and (
+        not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MOST_PRIORITY
+    ):
+        yield f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {show(priority)}"
+    if preemption is not None and preemption not in PREEMPTIONS:
+        yield f"preemption must be one of {', '.join(PREEMPTIONS)}, not {show(preemption)}"
 
 
 def _notify(doc: JobRow) -> Iterator[str]:

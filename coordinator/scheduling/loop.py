@@ -51,10 +51,12 @@ from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.image_builds import ImageBuilds
+from coordinator.scheduling.shares_file import SharesFile
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.scheduling.unlisted_gpus import UnlistedGpus
 from coordinator.scheduling.unmarked import UnmarkedDocuments
+from coordinator.scheduling.usage_accounts import UsageAccounts
 from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import Picked
@@ -105,6 +107,8 @@ class DecisionLoop:
         self._holds = Holds(cache, clock, record)
         self.unmarked = UnmarkedDocuments()
         self._unlisted = UnlistedGpus(cache)
+        self.shares_file = SharesFile(config.shares, cache.store)
+        self.accounts = UsageAccounts(cache.store, clock)
 
     def tick(self, read: bool = True) -> None:
         """Run one cycle of the loop. Errors of the store pass through.
@@ -115,6 +119,8 @@ class DecisionLoop:
             new = self.cache.refresh()  # 1 read
             self._read_tables()
             self._unlisted.retire(self.inputs.nodes)
+            self.shares_file.refresh(len(self.cache.gpus()))
+            self.inputs = replace(self.inputs, shares=self.shares_file.shares)
             self._admit(new)  # 2 accept, or mark what is wrong
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())
@@ -125,6 +131,7 @@ class DecisionLoop:
         self._news |= self.telemetry.follow(seen)
         began = self.clock.now()
         snapshot = self._build_snapshot(seen, self.telemetry.observed, began, self._snapshots)  # 3 freeze
+        snapshot = self.accounts.look(snapshot)
         if written := self._warn_infeasible(seen, snapshot):
             seen = {**seen, **written}
         if written := self._record_missed_deadlines(seen, snapshot):
@@ -142,10 +149,12 @@ class DecisionLoop:
                 log.info("decision on job %s not carried out: %s", decision.job, lost, extra={"job": decision.job})
         self._holds.withdraw(self.cache.jobs(), snapshot, held)
         self._slamls.sync(snapshot, read)  # 6 jobs and status of Slamls
+        self.accounts.decided(snapshot, decisions)
 
     def begin(self) -> None:
         """Begin to act: drop per-job memory, which is outdated if another coordinator has acted."""
         self._holds.begin()
+        self.accounts.begin()
         self.garbage_collector.begin()
 
     def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:
@@ -161,6 +170,11 @@ class DecisionLoop:
     def node_load_of(self, node: str) -> NodeLoad | None:
         """The load of a node at the last cycle; None if unknown."""
         return self.node_loads.get(node)
+
+    @property
+    def last_snapshot(self) -> ClusterSnapshot | None:
+        """What the last cycle decided on; None before the first."""
+        return None if self._last_cycle is None else self._last_cycle.snapshot
 
     def present(self) -> tuple[ClusterSnapshot, float]:
         """A snapshot of this moment and its time, for callers in other threads."""
@@ -213,7 +227,7 @@ class DecisionLoop:
     def _inadmissible(self, job: JobRecord) -> str:
         """Return why this cluster cannot accept a valid document, such as checkpoints that a reshape loses."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
-        if why := self.unknown_type(job.doc):
+        if why := self.unknown_type(job.doc) or self.refused_by_shares(job.doc):
             return why
         if job.doc.get("notify") and not self.config.notify_jobs:
             return intake.NO_NOTICES
@@ -231,6 +245,21 @@ class DecisionLoop:
         """Return why its GPU type is unknown; empty if it is known, or before profiles were read."""
         here = (gpu.gpu_type for gpu in self.cache.gpus().values()), (kind for _, kind in self.profiles.speeds)
         return fields.unknown_gpu_type(doc.get("gpu_type"), *here) if self.profiles.speeds else ""
+
+    def refused_by_shares(self, doc: JobRow) -> str:
+        """Return why its owner may not submit to its queue; empty if that is allowed."""
+        shares, (queue, user) = self.shares_file.shares, _named(doc)
+        if why := shares.refusal(queue, user):
+            return why
+        name = shares.queue_of(queue, user)
+        most = shares.queue(name).max_jobs
+        if most is None:
+            return ""
+        named = (_named(job.doc) for job in self.cache.jobs().values() if job.state not in s.ENDED)
+        count = sum(other[1] == user and shares.queue_of(*other) == name for other in named)
+        if count < most:
+            return ""
+        return f"user {user!r} has {count} unfinished jobs in queue {name}, and shares.yaml lets one user have {most}"
 
     def _accepted(self, job: JobRecord) -> JobChanges:
         at = moment_of(self.clock)
@@ -271,7 +300,9 @@ class DecisionLoop:
         nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
         known, config = self.telemetry.estimator.observations(), self.config
-        self.inputs = SnapshotInputs(profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s)
+        self.inputs = SnapshotInputs(
+            profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s, self.shares_file.shares
+        )
 
     @property
     def profiles(self) -> Profiles:
@@ -314,7 +345,8 @@ class DecisionLoop:
         at = Moment(now, self.clock.wall(), self.clock.boot_id())
         nodes = self.telemetry.nodes.as_heard(self.inputs.nodes)
         known = replace(self.inputs, nodes=nodes, observations=self.telemetry.estimator.observations())
-        return builder.build(jobs, self.cache.gpus(), seen, known, at)
+        snapshot = builder.build(jobs, self.cache.gpus(), seen, known, at)
+        return snapshot.then(used=self.accounts.use)
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""
@@ -443,6 +475,11 @@ class DecisionLoop:
         doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis)
         self.cache.store.put("decisions", doc)
         return decision_id
+
+
+def _named(doc: JobRow) -> tuple[str, str]:
+    """The queue and the user that a job document names; empty where it names none."""
+    return str(doc.get("queue") or ""), str(doc.get("owner") or "")
 
 
 def _operator_request(job: JobRecord, decision: Decision) -> str:

@@ -13,6 +13,7 @@ from typing import cast
 
 from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.shares import Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Node
 from coordinator.model import states as s
 from coordinator.model.progress import ObservedJob
@@ -38,6 +39,7 @@ class SnapshotInputs:
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
     in_pods: bool = False  # jobs run in pods, in which our sidecar requests something, too
     grace_s: float = 20.0  # that a job has to save in, if its record says nothing
+    shares: Shares = field(default_factory=Shares)
 
 
 NOTHING = ClusterSnapshot((), ())
@@ -79,8 +81,9 @@ class SnapshotBuilder:
             or nodes is not last.nodes
             or known.profiles is not last.profiles
             or known.observations is not last.observations
+            or known.shares is not last.shares
         ):
-            inputs = {"profiles": known.profiles, "observations": known.observations}
+            inputs = {"profiles": known.profiles, "observations": known.observations, "shares": known.shares}
             self._last = last = (last or NOTHING).then(nodes=nodes, jobs=self._jobs.jobs, **inputs)
         return last
 

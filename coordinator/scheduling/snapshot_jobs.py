@@ -218,6 +218,10 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         expected_s=number(job.doc.get("expected_s")),
         preempts=job.preempts,
         yields_to=(job.operation or job).yields_to,
+        owner=str(job.doc.get("owner") or ""),
+        queue=str(job.doc.get("queue") or ""),
+        priority=int(number(job.doc.get("priority"), -math.inf) or 0),
+        preemption=job.doc.get("preemption") or "any",
     )
 
 
@@ -254,6 +258,8 @@ def _observed(
         efficiency=seen.efficiency,
         migrated_s=at.maybe(job.doc.get("migrated_ts")),
         move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
+        queued_s=at.maybe(job.doc.get("queued_ts")) if job.state == s.SUBMITTED else None,
+        started_s=at.maybe(job.runs_since),
     )
 
 

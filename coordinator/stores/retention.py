@@ -1,5 +1,5 @@
 """Removes what the store holds of the past beyond what `Keep` says: ended jobs, documents that were refused, decisions,
-events, observations, predictions.
+events, observations, predictions, accounts of GPU-hours.
 
 Promises: nothing is removed that a job which has not ended, a dependency, a Slaml or a Volcano Job still needs. A pass
 that was killed is simply done again. Called by the coordinator once an hour and by `reshape store compact`, also beside
@@ -18,6 +18,7 @@ from coordinator.model.document_validation import is_closed
 from coordinator.model.records import JobRecord, number
 from coordinator.ports import Clock, Doc, Store
 
+HOUR_S = 3600.0
 FRESH_S = 3600.0  # a job that ended less than this ago stays, since somebody may wait for its end
 OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
 NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
@@ -41,6 +42,7 @@ class Removed:
     events: int
     observations: int
     predictions: int
+    accounts: int
 
     def __str__(self) -> str:
         found = [(getattr(self, field.name), field.name) for field in fields(self)]
@@ -109,7 +111,7 @@ class ClockWatch:
 
 def prune(store: Store, keep: Keep, wall: float, ages: bool = True) -> Removed:
     """Remove what is too old or too much, and return how much that was. `ages`: whether to count what is too old."""
-    keep = keep if ages else replace(keep, jobs_s=NO_AGE_S, events_s=NO_AGE_S)
+    keep = keep if ages else replace(keep, jobs_s=NO_AGE_S, events_s=NO_AGE_S, usage_s=NO_AGE_S)
     past = Past.of(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
     jobs = set(jobs_to_remove(past, keep, wall))
     rows = [row for row in store.scan("decisions", ("job_id", "jobs", "at")) if isinstance(row["_id"], Hashable)]
@@ -122,6 +124,7 @@ def prune(store: Store, keep: Keep, wall: float, ages: bool = True) -> Removed:
         events=_remove_events(store, keep, wall),
         observations=store.remove("observations", [row["_id"] for row in _oldest(known, keep.observations)]),
         predictions=store.remove("predictions", [row["_id"] for row in _oldest(predicted, PREDICTIONS)]),
+        accounts=store.remove("usage", list(_accounts_to_remove(store.scan("usage", ("hour",)), keep, wall))),
     )
 
 
@@ -183,6 +186,14 @@ def _oldest(rows: list[Doc], count: int) -> list[Doc]:
     """All rows but the newest `count`; those without a time, which were imported, count as the newest."""
     timed = sorted((row for row in rows if number(row.get("at")) is not None), key=_at, reverse=True)
     return timed[max(0, count - (len(rows) - len(timed))) :]
+
+
+def _accounts_to_remove(rows: Iterable[Doc], keep: Keep, wall: float) -> Iterator[Any]:
+    """Keys of accounts of hours that are too long ago. What was used lately is of no hour, and stays."""
+    for row in rows:
+        hour = number(row.get("hour"))
+        if hour is not None and wall - hour * HOUR_S > keep.usage_s:
+            yield row["_id"]
 
 
 def _at(row: Doc) -> tuple[float, str]:

@@ -17,6 +17,7 @@ from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, 
 from reshape.cli.cluster_verbs import agent, builder, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
+from reshape.cli.share_verbs import shares, usage
 from reshape.cli.simulation.record_verb import record
 from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_if
 from reshape.cli.slaml_verbs import slamls
@@ -331,11 +332,29 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
-for verb in (jobs, top, queue, events, policy, rerun, rm, cancel, reshape, suspend, resume, drain, undrain):
+for verb in (
+    jobs,
+    top,
+    queue,
+    shares,
+    usage,
+    events,
+    policy,
+    rerun,
+    rm,
+    cancel,
+    reshape,
+    suspend,
+    resume,
+    drain,
+    undrain,
+):
     cli.add_command(verb)
 cli.add_command(reshape, "scale")
 cli.add_command(submit)
 cli.add_command(slamls)
+cli.add_command(shares)
+cli.add_command(usage)
 cli.add_command(rehearse)
 cli.add_command(record)
 cli.add_command(what_if)
@@ -376,6 +395,8 @@ cli.sections = {
         "nodes",
         "drain",
         "undrain",
+        "shares",
+        "usage",
         "policy",
         "dashboard",
         "what-if",

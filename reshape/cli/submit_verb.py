@@ -71,6 +71,13 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
     "--time-limit", metavar="TIME", help="How long it may train, such as 90s, 15m or 2h; then it saves and ends."
 )
 @click.option("--notify", metavar="URL", help="Webhook that is told of its end and its missed deadline.")
+@click.option("--queue", help="Its queue of shares.yaml; on a cluster of Volcano.")
+@click.option("--priority", type=int, metavar="N", help="Of your own jobs the highest goes first.  [default: 0]")
+@click.option(
+    "--preemption", type=click.Choice(["any", "shrink", "never"]),
+    help="What may be taken of it for the right of another user: all (it waits then), all but its smallest count, "
+    "nothing.  [default: any]",
+)  # fmt: skip
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")
 @click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")

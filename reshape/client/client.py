@@ -272,6 +272,18 @@ class Client:
         """Return the systems that decide and their settings."""
         return self._ask("GET", "/v1/policy")
 
+    def shares(self) -> View:
+        """Return what queues and users may have, have and have used lately."""
+        return self._ask("GET", "/v1/shares")
+
+    def set_shares(self, text: str) -> View:
+        """Replace `shares.yaml` by this text, and return what holds then."""
+        return self._ask("POST", "/v1/shares", {"text": text})
+
+    def usage(self, since: float = 0.0) -> list[View]:
+        """Return GPU-hours by queue, user and GPU type since the hour of this time, in seconds since 1970."""
+        return self._rows(f"/v1/usage?since={int(since)}", "usage")
+
     def jobs(self, include_ended: bool = False, within_s: int = 0) -> JobList:
         """Return the open jobs, and with them all ended ones, or those that ended in the last `within_s` seconds."""
         query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""

@@ -39,6 +39,7 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.policies import POLICIES
 from coordinator.scheduling.loop import Decide
+from coordinator.scheduling.shares_file import FILE_NAME
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
 from coordinator.stores.elector import Elector, Holder
@@ -109,7 +110,7 @@ def run(
         raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
     found = inventory(gpus, nodes)
     store = _absolute(store or "")
-    config, settings = _settings(policy)
+    config, settings = _settings(policy, state)
     with _alone(state), listen(host, port or _port_before(state)) as listener, ExitStack() as opened:
         for sentence in close_to_others(state):
             click.echo(f"Warning: {sentence}", err=True)
@@ -167,12 +168,13 @@ def _absolute(store: str) -> str:
     return store if name in (store, "", ":memory:") else f"{SQLITE}{Path(name).absolute()}"
 
 
-def _settings(policy: str) -> tuple[Config, Settings]:
+def _settings(policy: str, state: Path) -> tuple[Config, Settings]:
     if policy not in POLICIES:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
     for_config, for_settings = POLICIES[policy]
     try:
-        config = from_environment(Config, FENCELESS | os.environ, many_pods=False, **for_config)
+        defaults = FENCELESS | {"RESHAPE_SHARES": str(state / FILE_NAME)}
+        config = from_environment(Config, defaults | os.environ, many_pods=False, **for_config)
         return config, from_environment(Settings, os.environ, **for_settings)
     except ValueError as error:
         raise Rejected(f"{error}.") from None

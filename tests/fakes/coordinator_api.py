@@ -16,7 +16,9 @@ import msgspec
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from adaptive_scheduler.shares import Shares
 from coordinator.adapters.clock import SystemClock
+from coordinator.api.shares_view import shares_view, usage_view
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http.app import make_app, make_server
@@ -24,6 +26,7 @@ from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import PROFILE_TABLES
+from coordinator.scheduling.shares_file import parse
 from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
 from sidecar import protocol
 from tests.fakes.store import MemoryStore
@@ -48,6 +51,8 @@ class FakeCoordinator:
         self.store_down = False
         self.trouble = ""  # why it cannot work now, though it answers
         self.drained = False
+        self.shares_now = Shares()
+        self.accounts: list[View] = []
         self.broken: Exception | None = None
         self.in_memory = False  # what `knows` says; False, so that a test may let a heartbeat wait
         self.slaml_requests = SlamlRequests(MemoryStore(), SystemClock(), False, lambda: None)
@@ -76,6 +81,16 @@ class FakeCoordinator:
 
     def policy(self) -> View:
         return {"systems": ["elastic"], "reshape_by": "sidecar", "settings": {"specon": {"alpha": 0.5}}}
+
+    def shares(self) -> View:
+        return shares_view(self.shares_now, None, None, 0.0, "shares.yaml", "")
+
+    def set_shares(self, text: str) -> View:
+        self.shares_now = parse(text)
+        return self.shares()
+
+    def usage(self, since: float) -> list[View]:
+        return usage_view(self.accounts)
 
     def submit(self, doc: View, dry_run: bool = False) -> View:
         self._store()

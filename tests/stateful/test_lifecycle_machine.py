@@ -70,7 +70,8 @@ class Lifecycle(RuleBasedStateMachine):
         queue, each = self.queues[self.count % len(self.queues)], self.pods[self.count % len(self.pods)]
         gang = {"gpus_per_pod": each} if each and counts != [0] and not any(n % each for n in counts) else {}
         code = Behaviour(iterations=iterations, agrees=self.count % 2 == 0, warms_s=(None, 2.0, 1e9)[self.count % 3])
-        self.world.submit(f"job-{self.count - 1}", counts, code, queue=queue, **gang)
+        owner = ("ada", "bob", None)[self.count % 3]
+        self.world.submit(f"job-{self.count - 1}", counts, code, queue=queue, owner=owner, **gang)
 
     @rule(index=JOBS, after=WHEN)
     def cancel(self, index: int, after: int) -> None:

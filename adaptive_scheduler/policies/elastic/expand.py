@@ -46,9 +46,18 @@ class GrowthCandidates:
         rows = np.flatnonzero((table.jobs.free > 0) & (table.jobs.node >= 0))
         several, self.hosts = self._spread(rows)
         moved = self._moved(rows) if self.settings.moves else ()
-        self.cells = _Cells(
-            *(np.concatenate(columns) for columns in zip(several, self._grown(rows), *moved, strict=True))
+        self.cells = self._by_right(
+            _Cells(*(np.concatenate(columns) for columns in zip(several, self._grown(rows), *moved, strict=True)))
         )
+
+    def _by_right(self, cells: _Cells) -> _Cells:
+        """Return the candidates that leave each job with no more GPUs than it may have by right."""
+        most = self.table.most_by_right
+        if most is None:
+            return cells
+        allowed = np.flatnonzero(cells.num_gpus <= most[cells.row])
+        self.hosts = {at: self.hosts[cell] for at, cell in enumerate(allowed.tolist()) if cell in self.hosts}
+        return _Cells(*(column[allowed] for column in cells))
 
     def _larger(self, rows: Ints) -> Ints:
         return self.table.index.larger[self.table.ints("shape")[rows]]

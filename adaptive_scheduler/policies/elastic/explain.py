@@ -21,7 +21,6 @@ from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.models.prediction import RemainingTimes, pause_words
 from adaptive_scheduler.policies.elastic.shrink import exactly, idle_pools
 from adaptive_scheduler.profiles.profiles import Profiles
-from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
 
 
@@ -101,15 +100,18 @@ def _missing(table: CostTable, job: Job) -> str:
     )
     names = {n.name for n in place.nodes}
     there = sorted((j for j in table.snapshot.placed if j.node in names), key=lambda j: j.id)
-    hints = [_hint(other, place.node, need, table.now, table.settings) for other in there[:3]]
+    hints = [_hint(table, other, place.node, need) for other in there[:3]]
     more = f" Nor can {len(there) - 3} more there." if len(there) > 3 else ""
     return " ".join([text, *hints]) + more
 
 
-def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
+def _hint(table: CostTable, other: Job, node: Node, need: int) -> str:
+    now, settings = table.now, table.settings
     gives, keeps = removable_counts(other, settings), protected_gpus(other, now)
     if not gives:
         return f"{other.id} has its smallest count, {other.num_gpus}."
+    if keeps < (by_right := _kept_by_right(table, other)):
+        return f"{other.id} keeps {by_right if by_right < other.num_gpus else 'its'} GPUs by right."
     enough = [g for g in gives if g == need or (settings.over_release != "never" and g > need)]
     bound = bool(reshape_obstacle(other, math.inf))  # also once it has cooled down
     if (enough or bound) and not any(other.num_gpus - g >= keeps for g in enough):
@@ -119,6 +121,10 @@ def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> 
     if enough:
         return f"{other.id} could, but there is {no_speed(other.num_gpus - enough[0], node, other.id)}."
     return f"{other.id} can give only {' or '.join(map(str, gives))}."
+
+
+def _kept_by_right(table: CostTable, job: Job) -> int:
+    return 0 if table.kept_by_right is None else int(table.kept_by_right[table.row_of[job.id]])
 
 
 def _why_kept(job: Job, keeps: int, now: float) -> str:

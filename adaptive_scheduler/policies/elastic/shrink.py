@@ -95,7 +95,7 @@ class IncomingJob:
     @property
     def keeps_its_count(self) -> bool:
         """True if its first count is final: it cannot be grown later, and no other job waits."""
-        return not self.job.stoppable and self.table.snapshot.queue == (self.job,)
+        return not self.job.stoppable and [job.id for job in self.table.snapshot.queue] == [self.job.id]
 
     @cached_property
     def launch_s(self) -> Floats:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from adaptive_scheduler.snapshot import Preemption
 from coordinator.model.pod_fields import LABEL, NAME
 from coordinator.model.requirements import MAX_CORES, MAX_HOSTS, MAX_MEMORY, MAX_REPLICAS, MAX_TASKS, TIME
 from coordinator.model.schema.dataset_fields import HEX
@@ -21,8 +22,10 @@ from coordinator.webhooks import WEBHOOK
 MAX_GPUS = 65_536
 MAX_PARTS = 4_096
 MAX_LENGTH = 10**15
+MOST_PRIORITY = 1_000_000
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+PREEMPTIONS = get_args(Preemption)
 OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
 
 Schema = dict[str, Any]
@@ -88,9 +91,15 @@ WHAT_RUNS = (
           "python:3.11-slim"),
     Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
           "lines as pip takes them, or, where that is built, the path of a file with such.", ["numpy==2.1.0"]),
-    Field("owner", text(OWNER.pattern), "over HTTP whom the client names", "Whose job it is: a note for people, which "
-          "nobody proves. `reshape` and the Python client name the user that they run as. On a shared machine the "
-          "server sets it to the user who submits.", "ada"),
+    Field("owner", text(OWNER.pattern), "over HTTP whom the client names", "Whose job it is: GPUs are shared among "
+          "owners. Nobody proves it, but on a shared machine the server sets it to the user who submits. `reshape` and "
+          "the Python client name the user that they run as.", "ada"),
+    Field("priority", whole(-MOST_PRIORITY, MOST_PRIORITY), "0", "Jobs of the same owner start in this order, the "
+          "highest first, and the lowest is the first to be suspended for others. It counts against no other user.",
+          10),
+    Field("preemption", text("|".join(PREEMPTIONS)), "any", "What may be taken of it for the right "
+          "of another user: `any`: it shrinks, or is suspended; `shrink`: it only shrinks; `never`: nothing, and it "
+          "starts only within what its owner is entitled to.", "shrink"),
     Field("notify", text(WEBHOOK.pattern), NOTHING, "The webhook, http or https, that is told of its end and a missed "
           "deadline, besides that of `RESHAPE_NOTIFY`. Only its host is shown to others.",
           "https://chat.example.org/hooks/T0"),

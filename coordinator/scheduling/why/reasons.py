@@ -159,4 +159,4 @@ class WaitingReasons:
 def _request(job: Job) -> object:
     """What a job asks for; jobs of equal requests wait for the same."""
     place = job.gpu_type, job.pinned, job.max_workers, job.gpus_per_pod, job.tasks
-    return job.type, job.optional, job.sla_s is None, job.stays, *place
+    return job.type, job.optional, job.sla_s is None, job.stays, job.owner, job.queue, job.preemption, *place

@@ -155,12 +155,23 @@ def test_what_concerns_all_users_is_for_administrators_alone(world: World) -> No
     everybodys: list[Callable[[CallerApi], Any]] = [
         lambda api: api.drain("n1", True), lambda api: api.snapshot(), lambda api: api.journal(),
         lambda api: api.profiles("overheads"), lambda api: api.import_profiles("overheads", []),
-        lambda api: api.what_if({}),
+        lambda api: api.what_if({}), lambda api: api.set_shares("queues: {}"),
     ]  # fmt: skip
     for call in everybodys:
         assert status_of(call, CallerApi(world.api, ANN)) == NOT_HERS
     CallerApi(world.api, ADMIN).drain("n1", True)
     assert status_of(lambda api: api.apply_slaml({}), CallerApi(world.api, ADMIN)) == NOT_HERS
+
+
+def test_shares_and_use_of_others_are_seen_unless_they_are_hidden(world: World) -> None:
+    seen = CallerApi(world.api, BEN)
+    assert [row["user"] for row in seen.shares()["users"]] == ["ann"]
+    assert {row["user"] for row in seen.usage(0)} == {"ann"}
+    hidden = CallerApi(world.api, HIDDEN)
+    assert (hidden.shares()["users"], hidden.usage(0)) == ([], [])
+    said = {"message": "ann holds 2 GPUs and is entitled to 2 now, ben holds 1."}
+    assert hidden._nameless(said)["message"] == "another user holds 2 GPUs and is entitled to 2 now, ben holds 1."
+    assert CallerApi(world.api, ADMIN)._nameless(said) == said
 
 
 def test_a_data_set_that_root_would_fetch_is_refused(world: World) -> None:

@@ -19,6 +19,7 @@ from reshape.doctor import Finding
 from sidecar import device_filter
 from tests.e2e.up import running
 from tests.fakes.terminal import Output
+from tests.patience import eventually
 
 Run = Callable[..., Output]
 
@@ -147,6 +148,15 @@ def test_it_looks_at_the_reshape_up_that_runs_and_at_one_that_does_not_answer(st
         (said,) = found(state, "missing")
         assert said.startswith(f"`reshape up` runs with the state folder {state}, but does not answer: ")
         (state / "up.json").write_text(written)
+
+
+def test_shares_that_do_not_bind_are_told(state: Path) -> None:
+    state.mkdir(mode=0o700)
+    (state / "shares.yaml").write_text("queues: {a: {wieght: 2}}")
+    with running(state, "2xV100"):
+        (said,) = eventually(lambda: [one for one in found(state, "warning") if "shares.yaml" in one])
+    why = "Queue a is not valid: object contains unknown field `wieght`."
+    assert said == f"{state / 'shares.yaml'} does not bind: {why} Until it is corrected, the last good one does."
 
 
 def test_the_command_checks_the_machine_where_no_cluster_is_named(

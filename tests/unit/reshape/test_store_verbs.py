@@ -36,7 +36,7 @@ def test_compact_removes_old_jobs_and_makes_the_file_smaller(
     monkeypatch.setenv("RESHAPE_KEEP_JOBS", "7")
     assert run(["--state", str(tmp_path), "store", "compact"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Removed 293 jobs, 0 decisions, 0 events, 0 observations, 0 predictions.\n")
+    assert said.startswith("Removed 293 jobs, 0 decisions, 0 events, 0 observations, 0 predictions, 0 accounts.\n")
     assert file.stat().st_size < before / 4
     store = open_store(f"sqlite:///{file}")
     assert sorted(row["_id"] for row in store.list("jobs", {"closed": True})) == [f"j{n}" for n in range(7)]

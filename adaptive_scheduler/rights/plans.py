@@ -1,0 +1,57 @@
+"""Tells whether a whole plan is one that rights allow. Called by the planner. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adaptive_scheduler.decision import Decision, Move, Reshape, Start
+from adaptive_scheduler.rights.entitlements import TINY
+from adaptive_scheduler.rights.reclaim import Budgets
+from adaptive_scheduler.rights.rights import Rights
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+
+def keeps_rights(
+    rights: Rights, snapshot: ClusterSnapshot, plan: Sequence[Start | Reshape | Move], papers: Sequence[Decision]
+) -> bool:
+    """Return whether a plan takes of others only what claims may, keeps the limits, and leaves no claim unserved that
+    the paper's rules serve. `rights`: of `snapshot`; they are used up. `papers`: those rules' decisions."""
+    started = {one.job for one in plan if isinstance(one, Start)}
+    served = [one for one in papers if isinstance(one, Start) and one.job not in started]
+    if any(rights.claim(snapshot.job[one.job]).any for one in served):
+        return False
+    waits = any(job.id not in started and not job.uses_cpu for job in snapshot.queue)
+    for one in plan:
+        job = snapshot.job[one.job]
+        may = (
+            _may_start(rights, snapshot, one, job, waits)
+            if isinstance(one, Start)
+            else _may_grow(rights, one, job, waits)
+        )
+        if not may:
+            return False
+        rights.took(snapshot, one)
+    return True
+
+
+def _may_start(rights: Rights, snapshot: ClusterSnapshot, start: Start, job: Job, waits: bool) -> bool:
+    if rights.hold(job) or start.num_gpus not in rights.capped(job, waits).optional:
+        return False
+    budgets = Budgets(rights, rights.owner(job), rights.claim(job))
+    for victim in start.victims:
+        giver = snapshot.job[victim.job]
+        own = rights.owner(giver) == rights.owner(job)
+        if giver.preemption == "never" and not own:
+            return False
+        if not budgets.take(rights.owner(giver), rights.units(giver, giver.num_gpus - victim.num_gpus)):
+            return False
+    return True
+
+
+def _may_grow(rights: Rights, change: Reshape | Move, job: Job, waits: bool) -> bool:
+    more = change.num_gpus - job.num_gpus
+    owner = rights.owner(job)
+    if more <= 0:
+        return True
+    within = not waits or rights.units(job, more) <= rights.room(owner) + TINY
+    return within and more <= rights.limit_left(owner)

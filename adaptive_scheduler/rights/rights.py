@@ -1,0 +1,427 @@
+"""Says during one decision whose job is next, how many GPUs it may have, and what every other job must keep.
+
+Rights decide who, prediction decides how: the engine asks here, and Algorithms 1 and 2 choose among what is left. With
+one owner and no limit nothing binds, and decisions are those without rights. A deadline gives no right to the GPUs of
+other owners. `algorithms.md` 1.13. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from adaptive_scheduler.candidates import gpus
+from adaptive_scheduler.cost_table import CostTable
+from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start
+from adaptive_scheduler.index import Floats
+from adaptive_scheduler.rights.entitlements import TINY
+from adaptive_scheduler.rights.owners import JobColumns, most_gpus, read_jobs
+from adaptive_scheduler.rights.standing import NOBODY, Standing, entitle, read_owners
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import JobOwner
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+LIMIT, BORROW, USER_LIMIT, SHARE = "rights.limit", "rights.borrow", "rights.user_limit", "rights.share"
+"""Algorithms of a Hold, by what binds."""
+
+NO_HELP = (LIMIT, BORROW, USER_LIMIT)
+"""Of these, what keeps a job waiting whatever is idle."""
+
+TOLD_GPU_H = 0.05
+"""Less use than this many GPU-hours is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClaim:
+    """Whether a waiting job may have GPUs of others: of its own queue, of other queues."""
+
+    within: bool = False
+    across: bool = False
+    odd: bool = False  # it rests on the odd GPU that rounding gives
+    guaranteed: bool = False  # they are part of what its queue is guaranteed
+
+    @property
+    def any(self) -> bool:
+        return self.within or self.across
+
+
+class Rights:
+    """The rights of one decision. What is decided on the way is told by `took`."""
+
+    def __init__(self, snapshot: ClusterSnapshot, now: float, settings: Settings) -> None:
+        self.shares, self.now, self._settings = snapshot.shares, now, settings
+        self._owner_of: dict[tuple[str, str], JobOwner] = {}
+        self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
+        self.version = 0  # counts the changes of what owners hold
+        self.who = read_owners(snapshot)
+        queues = {owner.queue for owner in self.who.owners}
+        limited = any(
+            self.shares.queue(name).most < math.inf or self.shares.queue(name).user_limit is not None for name in queues
+        )
+        several = len(self.who.owners) > 1
+        self.binds = "elastic" in settings.systems and (several or limited)
+        if self.binds:
+            self._begin(snapshot)
+
+    def _begin(self, snapshot: ClusterSnapshot) -> None:
+        self.who = entitle(snapshot, self.who)
+        self._held: dict[JobOwner | str, float] = defaultdict(float)
+        self._gpus: dict[JobOwner | str, int] = defaultdict(int)
+        for owner in self.who.owners:
+            self._change(owner, self.who.gpus[owner], self.who.held[owner])
+        self._gpu_types = snapshot.gpu_types if self.who.values else {}  # by node
+        self._seen: dict[object, tuple[int, CostTable, CostTable]] = {}  # by who sees it: version, table, as seen
+        self._read: tuple[ClusterSnapshot, JobColumns] | None = None
+        self._promised = dict[str, tuple[JobOwner, float]]()  # by waiting job that GPUs are being freed for
+        for job in snapshot.where(_is_freeing):
+            for name in job.yields_to:
+                if name in snapshot.job and name not in self._promised:
+                    self.promise(snapshot.job[name])
+
+    def _change(self, owner: JobOwner, count: int, held: float) -> None:
+        self._gpus[owner] += count
+        self._gpus[owner.queue] += count
+        self._held[owner] += held
+        self._held[owner.queue] += held
+        self.version += 1
+
+    # who
+
+    def owner(self, job: Job) -> JobOwner:
+        named = job.queue, job.owner
+        found = self._owner_of.get(named)
+        if found is None:
+            found = self._owner_of[named] = self.shares.owner_of(*named)
+        return found
+
+    def standing(self, name: JobOwner | str) -> Standing:
+        if isinstance(name, JobOwner):
+            return self.who.of_owner.get(name, NOBODY)
+        return self.who.of_queue.get(name, NOBODY)
+
+    def held(self, name: JobOwner | str) -> float:
+        """Return the standard GPUs that an owner or a queue has or is promised."""
+        return self._held.get(name, 0.0)
+
+    def level(self, owner: JobOwner) -> tuple[float, ...]:
+        """Return how well served an owner is; the smallest is next."""
+        queue, its = self.standing(owner.queue), self.standing(owner)
+        return (
+            _level(self.held(owner.queue), queue.entitled), -queue.credit,
+            _level(self.held(owner), its.entitled), -its.credit,
+        )  # fmt: skip
+
+    def line_up(self, jobs: Sequence[Job]) -> WaitingLine:
+        """Return the waiting jobs, which come in queue order, in the order of rights."""
+        return WaitingLine(self, jobs)
+
+    # how many
+
+    def room(self, owner: JobOwner, but: str = "") -> float:
+        """Return the standard GPUs that an owner may still have by its share, odd ones included. `but`: the waiting
+        job for which GPUs that are being freed do not count."""
+        its, queue = self.standing(owner), self.standing(owner.queue)
+        return min(queue.whole - self._with_promised(owner.queue, but), its.whole - self._with_promised(owner, but))
+
+    def _with_promised(self, name: JobOwner | str, but: str) -> float:
+        """Return what one holds and what is being freed for its waiting jobs."""
+        more = (units for job, (who, units) in self._promised.items() if job != but and name in (who, who.queue))
+        return self.held(name) + math.fsum(more)
+
+    def limit_left(self, owner: JobOwner) -> float:
+        """Return the GPUs that the limits of its queue still leave an owner, whoever idles."""
+        queue = self.shares.queue(owner.queue)
+        each = math.inf if queue.user_limit is None else queue.user_limit
+        return min(queue.most - self._gpus[owner.queue], each - self._gpus[owner])
+
+    def hold(self, job: Job) -> Hold | None:
+        """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may."""
+        if not self.binds or job.uses_cpu:
+            return None
+        owner, least = self.owner(job), min(job.optional, default=0)
+        queue = self.shares.queue(owner.queue)
+        if self._gpus[owner.queue] + least > queue.most:
+            if queue.limit is not None and self._gpus[owner.queue] + least > queue.limit:
+                sentence = _limit_sentence(job, f"queue {owner.queue}", self._gpus[owner.queue], queue.limit)
+                return Hold(job.id, Explanation(LIMIT, sentence))
+            sentence = (
+                f"{job.id} waits: queue {owner.queue} may not borrow, and has {gpus(self._gpus[owner.queue])} of the "
+                f"{queue.guaranteed} that it is guaranteed."
+            )
+            return Hold(job.id, Explanation(BORROW, sentence))
+        if queue.user_limit is not None and self._gpus[owner] + least > queue.user_limit:
+            who = f"{self.name(owner)} in queue {owner.queue}"
+            sentence = _limit_sentence(job, who, self._gpus[owner], queue.user_limit)
+            return Hold(job.id, Explanation(USER_LIMIT, sentence))
+        if job.preemption == "never" and least * self._value(job) > self.room(owner, job.id) + TINY:
+            sentence = (
+                f"{job.id} waits: as it is never to give GPUs up, it may only have what its owner is entitled to. "
+                f"{self.sentence(owner)}"
+            )
+            return Hold(job.id, Explanation(SHARE, sentence))
+        return None
+
+    def capped(self, job: Job, others_wait: bool) -> Job:
+        """Return the job with the counts that it may have now, at least its smallest."""
+        if not self.binds or job.uses_cpu:
+            return job
+        owner, least = self.owner(job), min(job.optional, default=0)
+        cap = self.limit_left(owner)
+        within = math.floor(self.room(owner, job.id) / self.who.mean_value + TINY)
+        if others_wait or job.preemption == "never":
+            cap = min(cap, max(least, within))
+        counts = tuple(count for count in job.optional if count <= cap)
+        return job if counts == job.optional or not counts else replace(job, optional=counts)
+
+    # whose
+
+    def claim(self, job: Job) -> GpuClaim:
+        """Return what GPUs of others a waiting job may have. An owner with some gets no odd GPU of others."""
+        owner = self.owner(job)
+        own, whole_queue = self.standing(owner), self.standing(owner.queue)
+        has, queue_has = self._with_promised(owner, job.id), self._with_promised(owner.queue, job.id)
+        needs = min(job.optional, default=0) * self._value(job)
+        guaranteed = min(self.shares.queue(owner.queue).guaranteed, whole_queue.demand)
+        surely = has + needs <= own.entitled + TINY
+        within = surely or (has == 0 and needs <= own.whole + TINY)
+        by_share = queue_has + needs <= max(whole_queue.entitled, guaranteed) + TINY
+        across = within and (by_share or (queue_has == 0 and needs <= whole_queue.whole + TINY))
+        return GpuClaim(
+            within, across, odd=not surely, guaranteed=across and queue_has + needs <= guaranteed + TINY
+        )  # fmt: skip
+
+    def _value(self, job: Job) -> float:
+        """Return the least that one GPU of those that the job may have counts."""
+        values = self.who.values
+        if job.gpu_type is not None:
+            return values.get(job.gpu_type, 1.0)
+        return min(values.values(), default=1.0)
+
+    def units(self, job: Job, count: int) -> float:
+        """Return how many standard GPUs `count` GPUs of a running job are."""
+        return count * self._value_on(job.node)
+
+    def has_turn(self, owner: JobOwner, other: JobOwner) -> bool:
+        """Return whether an owner with nothing may go first where both need more than their shares."""
+        if owner.queue != other.queue:
+            more = self.standing(owner.queue).credit - self.standing(other.queue).credit
+            return self.held(owner.queue) == 0 and more >= self.shares.turn
+        return self.held(owner) == 0 and self.standing(owner).credit - self.standing(other).credit >= self.shares.turn
+
+    def over(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim) -> float:
+        """Return the standard GPUs that another owner can be made to give to the claimant."""
+        above = self.held(victim) - self.standing(victim).whole
+        if victim.queue == claimant.queue:
+            return max(0.0, above) if claim.within else 0.0
+        if not claim.across:
+            return 0.0
+        return max(0.0, min(self.held(victim.queue) - self.standing(victim.queue).whole, above))
+
+    def seen(self, table: CostTable, job: Job) -> CostTable:
+        """Return the table as this waiting job sees it: what jobs of others keep by right.
+
+        A claim is not put off because waiting is predicted to be better for all.
+        """
+        if not self.binds:
+            return table
+        owner, claim = self.owner(job), self.claim(job)
+        key = owner, claim.within, claim.across
+        known = self._seen.get(key)
+        if known is None or known[:2] != (self.version, table):
+            known = self._seen[key] = self.version, table, self._see(table, owner, claim)
+        return known[2]
+
+    def _see(self, table: CostTable, owner: JobOwner, claim: GpuClaim) -> CostTable:
+        columns = self._columns(table.snapshot)
+        gives = self._by_number(lambda other: math.inf if other == owner else self.over(other, owner, claim))
+        may_give = np.floor(gives[columns.owner] / columns.value + TINY)
+        keeps = np.maximum(0.0, columns.gpus - may_give)
+        others_fixed = (columns.fixed > 0) & (gives[columns.owner] < math.inf)
+        keeps = np.where(others_fixed, columns.gpus, keeps)
+        reclaims = bool(((gives > 0) & (gives < math.inf)).any())
+        patient = replace(table.settings, spare_critical=False, compare_with_waiting=False)
+        return table.keeping(keeps, patient if reclaims else table.settings)
+
+    def _by_number(self, of: Callable[[JobOwner], float]) -> Floats:
+        """Return numbers by number of an owner; the last one, 0, is that of jobs trained on CPU."""
+        values = np.zeros(max(self.who.numbers) + 2)
+        for owner, number in zip(self.who.owners, self.who.numbers, strict=True):
+            values[number] = of(owner)
+        return values
+
+    def _columns(self, snapshot: ClusterSnapshot) -> JobColumns:
+        if self._read is None or self._read[0] is not snapshot:
+            self._read = snapshot, read_jobs(snapshot, self.who.index, self.who.values)
+        return self._read[1]
+
+    def growing(self, table: CostTable, borrows: bool) -> CostTable:
+        """Return the table in which no job grows beyond what its owner is entitled to; `borrows`: beyond its limits."""
+        if not self.binds:
+            return table
+        columns = self._columns(table.snapshot)
+        limits = self._by_number(lambda owner: max(0, self.limit_left(owner)))[columns.owner]
+        more = limits
+        if not borrows:
+            room = self._by_number(lambda owner: max(0.0, self.room(owner)))[columns.owner]
+            more = np.minimum(limits, np.floor(room / columns.value + TINY))
+        return table.growing(columns.gpus + more)
+
+    def growth_steps(self, snapshot: ClusterSnapshot, held: Sequence[Hold]) -> Sequence[bool]:
+        """Return whether to borrow in each round of growth: not while a job waits that idle GPUs could start."""
+        if not self.binds:
+            return (True,)
+        waits = any(
+            one.explanation.algorithm not in NO_HELP and self.could_start(snapshot, snapshot.job[one.job])
+            for one in held
+        )
+        return (False,) if waits else (False, True)
+
+    def could_start(self, snapshot: ClusterSnapshot, job: Job) -> bool:
+        """Return whether some node has enough GPUs for a waiting job, idle or not."""
+        place = job.gpu_type, job.pinned
+        if place not in self._largest:
+            self._largest[place] = max((node.working for node in snapshot.allowed(*place)), default=0)
+        return not job.uses_cpu and most_gpus(job, self._largest[place]) > 0
+
+    def may_reserve(self, job: Job) -> bool:
+        """Return whether a node may be kept for an aged job: one that has a claim, or whose owner has nothing. Of one
+        owner alone each may."""
+        if not self.binds or job.uses_cpu or len(self.who.owners) == 1:
+            return True
+        return self.held(self.owner(job)) == 0 or self.claim(job).any
+
+    def reserves(self, job: Job) -> bool:
+        """Return whether a node is kept for a job that has not aged: its claim has waited in vain, as what is idle is
+        scattered, or held by jobs that keep it."""
+        alone = not self.binds or job.uses_cpu or len(self.who.owners) == 1
+        if alone or self.is_promised(job) or self.waited_s(job) < self.shares.patience_s:
+            return False
+        claim = self.claim(job)
+        return claim.any and not claim.odd
+
+    def waited_s(self, job: Job) -> float:
+        """Return how long a job has waited since it came into the queue last."""
+        return self.now - (job.submit_s if job.queued_s is None else job.queued_s)
+
+    def may_yield(self, heavy: Job, light: Job) -> bool:
+        """Return whether an overdue job may give GPUs to a waiting one: in its own queue, or what it has too much."""
+        if not self.binds or heavy.uses_cpu:
+            return True
+        queue = self.owner(heavy).queue
+        return queue == self.owner(light).queue or self.held(queue) > self.standing(queue).whole
+
+    # what was decided
+
+    def promise(self, job: Job) -> None:
+        """Note that GPUs are being freed for a waiting job: it makes no second claim, and others of its owner less."""
+        self._promised[job.id] = self.owner(job), min(job.optional, default=0) * self._value(job)
+        self.version += 1
+
+    def is_promised(self, job: Job) -> bool:
+        return job.id in self._promised
+
+    def took(self, snapshot: ClusterSnapshot, decision: Decision) -> None:
+        """Count a decision that was made on `snapshot`."""
+        if not self.binds or not isinstance(decision, Start | Reshape | Move | Requeue):
+            return
+        job = snapshot.job[decision.job]
+        if isinstance(decision, Start):
+            self._promised.pop(job.id, None)
+            for victim in decision.victims:
+                giver = snapshot.job[victim.job]
+                gone = victim.num_gpus - giver.num_gpus
+                self._change(self.owner(giver), gone, gone * self._value_on(giver.node))
+        count = 0 if isinstance(decision, Requeue) else decision.num_gpus
+        before = job.num_gpus * self._value_on(job.node)
+        after = 0.0 if isinstance(decision, Requeue) else count * self._value_on(decision.node)
+        self._change(self.owner(job), count - job.num_gpus, after - before)
+
+    def _value_on(self, node: str | None) -> float:
+        return self.who.values.get(self._gpu_types.get(node or "", ""), 1.0)
+
+    # for people
+
+    def name(self, owner: JobOwner) -> str:
+        """Return words for an owner."""
+        is_one = self.shares.queue(owner.queue).owners == "shared"
+        return owner.user or (f"the jobs of queue {owner.queue}" if is_one else "the jobs without an owner")
+
+    def sentence(self, owner: JobOwner) -> str:
+        """Say what an owner holds, is entitled to and has used lately."""
+        its, whole_queue = self.standing(owner), self.standing(owner.queue)
+        holds, is_entitled, has_used = ("holds", "is", "has") if owner.user else ("hold", "are", "have")
+        held = _number_of(self.held(owner))
+        has = f"{self.name(owner)} {holds} {held} GPU{'' if held == '1' else 's'}"
+        may = f"{is_entitled} entitled to {_number_of(its.whole)} now"
+        text = f"{has} and {may}"
+        if its.use / 3600 >= TOLD_GPU_H:
+            share = f", {its.use / its.fair_use:.1f} x the share" if its.fair_use > 0 else ""
+            text = f"{has}, {may}, and {has_used} used {its.use / 3600:.1f} GPU-hours lately{share}"
+        if self.shares.queues:
+            queue = self.shares.queue(owner.queue)
+            terms = f"guaranteed {queue.guaranteed}, weight {queue.weight:g}"
+            text += f"; queue {owner.queue} ({terms}) holds {_number_of(self.held(owner.queue))} of "
+            text += _number_of(whole_queue.whole)
+        return f"{text[:1].upper() if not owner.user else text[:1]}{text[1:]}."
+
+
+class WaitingLine:
+    """The waiting jobs of one pass in the order of rights. With one owner that is the order of the queue."""
+
+    def __init__(self, rights: Rights, jobs: Sequence[Job]) -> None:
+        self._rights = rights
+        self._left: dict[JobOwner, deque[tuple[int, Job]]] = {}
+        self._on_gpus = Counter[JobOwner]()  # jobs that have yet to come
+        ranked = sorted(enumerate(jobs), key=lambda one: (-one[1].priority, one[0]))
+        self._jobs = [job for _, job in ranked]
+        if rights.binds:
+            for place, job in ranked:
+                owner = rights.owner(job)
+                self._left.setdefault(owner, deque()).append((place, job))
+                self._on_gpus[owner] += not job.uses_cpu
+
+    def others_wait(self, job: Job) -> bool:
+        """Return whether a job of another owner has yet to come."""
+        return any(count for owner, count in self._on_gpus.items() if owner != self._rights.owner(job))
+
+    def __iter__(self) -> Iterator[Job]:
+        if not self._rights.binds:
+            yield from self._jobs
+        version, heap = -1, list[tuple[tuple[float, ...], JobOwner]]()
+        while self._left:
+            if version != self._rights.version:
+                version = self._rights.version
+                heap = [(self._key(owner), owner) for owner in self._left]
+                heapq.heapify(heap)
+            _, owner = heapq.heappop(heap)
+            _, job = self._left[owner].popleft()
+            self._on_gpus[owner] -= not job.uses_cpu
+            if self._left[owner]:
+                heapq.heappush(heap, (self._key(owner), owner))
+            else:
+                del self._left[owner]
+            yield job
+
+    def _key(self, owner: JobOwner) -> tuple[float, ...]:
+        place, job = self._left[owner][0]
+        return (*self._rights.level(owner), -job.priority, place)
+
+
+def _limit_sentence(job: Job, who: str, has: int, limit: int) -> str:
+    return f"{job.id} waits: {who} has {has} of at most {gpus(limit)}, and it needs {min(job.optional)}."
+
+
+def _number_of(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _level(held: float, entitled: float) -> float:
+    return round(held / entitled, 6) if entitled > TINY else math.inf
+
+
+def _is_freeing(job: Job) -> bool:
+    return job.leased and job.num_gpus == 0 and bool(job.yields_to)

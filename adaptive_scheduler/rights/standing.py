@@ -1,0 +1,150 @@
+"""Works out once per decision what each queue and each of its users is entitled to (`algorithms.md` 1.13).
+
+Called by `rights.py`, and by the coordinator to show and to count shares. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from adaptive_scheduler.rights.entitlements import Party, credit_of, divide, whole
+from adaptive_scheduler.rights.owners import JobColumns, OwnerIndex, node_row, read_jobs, read_values
+from adaptive_scheduler.shares import JobOwner
+from adaptive_scheduler.snapshot import ClusterSnapshot
+
+K = TypeVar("K", JobOwner, str)
+
+
+class Standing(NamedTuple):
+    """Where one owner, or one queue, stands. GPUs are standard GPUs."""
+
+    demand: float
+    entitled: float  # not rounded
+    whole: float  # in whole GPUs where all types count alike
+    credit: float
+    use: float  # decayed GPU-seconds
+    fair_use: float  # its share of the use of all
+
+
+NOBODY = Standing(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Standings:
+    """All queues and owners with jobs on GPUs."""
+
+    index: OwnerIndex
+    columns: JobColumns
+    owners: tuple[JobOwner, ...]
+    numbers: tuple[int, ...]  # of the owners, in `columns`
+    values: Mapping[str, float]  # by GPU type; empty: all GPUs count alike
+    capacity: float  # standard GPUs
+    mean_value: float  # of one GPU
+    gpus: Mapping[JobOwner, int]  # that each has or is promised
+    held: Mapping[JobOwner, float]  # the same in standard GPUs
+    of_queue: Mapping[str, Standing] = field(default_factory=dict)
+    of_owner: Mapping[JobOwner, Standing] = field(default_factory=dict)
+
+
+def read_owners(snapshot: ClusterSnapshot) -> Standings:
+    """Return who has jobs on GPUs, and what they have. What each is entitled to is added by `entitle`."""
+    values = read_values(snapshot)
+    index = snapshot.once(OwnerIndex, snapshot.shares, fits=OwnerIndex.is_small)
+    columns = read_jobs(snapshot, index, values)
+    on_gpus = columns.owner >= 0
+    owner, gpus = columns.owner[on_gpus], columns.gpus[on_gpus]
+    numbers = np.unique(owner).tolist()
+    count = np.bincount(owner, gpus).tolist()
+    held = np.bincount(owner, gpus * columns.value[on_gpus]).tolist()
+    names = [index.owners[number] for number in numbers]
+    working, idle, units, idle_units = snapshot.node_rows(node_row, values).reshape(-1, 4).sum(0).tolist()
+    # What jobs have on closed nodes counts, too, while they have it.
+    total = max(working, sum(count) + idle)
+    capacity = max(units, math.fsum(held) + idle_units)
+    return Standings(
+        index=index,
+        columns=columns,
+        owners=tuple(names),
+        numbers=tuple(numbers),
+        values=values,
+        capacity=capacity,
+        mean_value=capacity / total if total else 1.0,
+        gpus={name: round(count[number]) for name, number in zip(names, numbers, strict=True)},
+        held={name: held[number] for name, number in zip(names, numbers, strict=True)},
+    )
+
+
+def entitle(snapshot: ClusterSnapshot, who: Standings) -> Standings:
+    """Return the same with what each queue and each owner is entitled to."""
+    on_gpus = who.columns.owner >= 0
+    sums = np.bincount(who.columns.owner[on_gpus], who.columns.demand[on_gpus]).tolist()
+    demand = {name: sums[number] for name, number in zip(who.owners, who.numbers, strict=True)}
+    of_queue = _entitle_queues(snapshot, who, demand)
+    of_owner: dict[JobOwner, Standing] = {}
+    for queue in of_queue:
+        here = {owner: demand[owner] for owner in who.owners if owner.queue == queue}
+        of_owner |= _entitle_users(snapshot, who, queue, of_queue[queue], here)
+    return replace(who, of_queue=of_queue, of_owner=of_owner)
+
+
+def _entitle_queues(snapshot: ClusterSnapshot, who: Standings, demand: Mapping[JobOwner, float]) -> dict[str, Standing]:
+    shares, largest = snapshot.shares, max(who.values.values(), default=1.0)
+    use: dict[str, float] = defaultdict(float)
+    for owner, value in snapshot.used.items():
+        use[owner.queue] += value
+    wanted: dict[str, float] = defaultdict(float)
+    for owner in sorted(demand):
+        wanted[owner.queue] += demand[owner]
+    wanted = {name: min(value, shares.queue(name).most * largest) for name, value in wanted.items()}
+    known = wanted.keys() | shares.queues.keys() | use.keys()
+    weight = {name: shares.queue(name).weight for name in known}
+    first = {name: float(shares.queue(name).guaranteed) for name in wanted}
+    return _stand(wanted, weight, first, use, known, _window(snapshot, who.capacity), who.capacity, who.capacity, who)
+
+
+def _entitle_users(
+    snapshot: ClusterSnapshot, who: Standings, queue: str, its: Standing, demand: Mapping[JobOwner, float]
+) -> dict[JobOwner, Standing]:
+    use = {owner: value for owner, value in snapshot.used.items() if owner.queue == queue}
+    known = demand.keys() | {owner for owner, value in use.items() if value > 1.0}
+    weight = {owner: snapshot.shares.user(owner.user).weight for owner in known}
+    first = dict.fromkeys(demand, 0.0)
+    window = _window(snapshot, its.entitled)
+    return _stand(demand, weight, first, use, known, window, its.entitled, its.whole, who)
+
+
+def _window(snapshot: ClusterSnapshot, capacity: float) -> float:
+    """Return the decayed use of so many GPUs that were always held."""
+    return capacity * snapshot.shares.half_life_s / math.log(2)
+
+
+def _stand(
+    demand: Mapping[K, float],
+    weight: Mapping[K, float],
+    first: Mapping[K, float],
+    use: Mapping[K, float],
+    known: Iterable[K],
+    window: float,
+    capacity: float,
+    total: float,
+    who: Standings,
+) -> dict[K, Standing]:
+    """Divide `capacity` among those with a demand. Shares of past use count all that are `known`."""
+    all_weights = math.fsum(weight[name] for name in known)
+    all_use = math.fsum(use.get(name, 0.0) for name in known)
+    share = {name: weight[name] / all_weights if all_weights else 0.0 for name in demand}
+    credit = {name: credit_of(use.get(name, 0.0), all_use, share[name], window) for name in demand}
+    parties = {name: Party(demand[name], first[name], weight[name] * 2.0 ** credit[name]) for name in demand}
+    entitled = divide(capacity, parties)
+    rounded: Mapping[K, float] = entitled if who.values else whole(entitled, demand, credit, total)
+    return {
+        name: Standing(
+            demand[name], entitled[name], rounded[name], credit[name], use.get(name, 0.0), share[name] * all_use
+        )
+        for name in demand
+    }
