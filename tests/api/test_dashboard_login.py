@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.http.dashboard.base_page import POLICY
 from coordinator.http.dashboard.handlers import ADDRESSES
-from coordinator.http.dashboard.login import LINK_S, MOST_LINKS, SESSION_S, OneTimeLinks, Sessions
+from coordinator.http.dashboard.login import LINK_S, MOST_LINKS, MOST_LINKS_OF_ONE, SESSION_S, OneTimeLinks, Sessions
 from tests.api.browser import Browser
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import Live, serve
@@ -126,3 +126,21 @@ def test_files_are_kept_by_the_browser_as_long_as_they_are_the_same(live: Live) 
 
 def test_no_address_of_the_dashboard_is_one_of_the_api() -> None:
     assert not [pattern for pattern, _ in ADDRESSES if pattern.startswith("/v1")]
+
+
+def test_links_of_one_user_of_a_shared_machine_push_out_no_others_and_let_no_other_in() -> None:
+    links = OneTimeLinks()
+    ann = links.make(0.0, 1001)
+    bens = [links.make(0.0, 1002) for _ in range(MOST_LINKS)]
+    assert not links.take(ann, 1.0, 1002) and not links.take(ann, 1.0), "nobody else, and it is not used up"
+    assert links.take(ann, 1.0, 1001)
+    assert [links.take(link, 1.0, 1002) for link in bens].count(True) == MOST_LINKS_OF_ONE
+
+
+def test_a_session_of_a_shared_machine_is_one_users() -> None:
+    sessions = Sessions("token")
+    value = sessions.begin(1000.0, 1001)
+    assert sessions.user_of(value, 1000.0) == 1001
+    assert sessions.user_of(value, 1000.0 + SESSION_S) is None
+    assert sessions.user_of(sessions.begin(1000.0), 1000.0) is None, "one for nobody is no user's"
+    assert sessions.user_of(value.replace(".1001.", ".1002."), 1000.0) is None

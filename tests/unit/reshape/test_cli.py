@@ -534,6 +534,20 @@ def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: p
             assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x")}
 
 
+def test_a_shared_service_keeps_its_state_in_a_folder_of_the_system(
+    reshape: Run, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, Any] = {}
+    module = ModuleType("reshape.services.up")
+    module.run = got.update  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "reshape.services.up", module)
+    monkeypatch.delenv("RESHAPE_STATE", raising=False)
+    assert main.run(["up", "--shared"]) == 0
+    assert (got["state"], got["shared"]) == (Path("/var/lib/reshape"), True)
+    assert reshape("up", "--shared").code == 0
+    assert got["state"] == state, "but for one that is named"
+
+
 def test_the_store_may_be_named_by_a_variable_so_that_a_password_is_no_argument(
     reshape: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
