@@ -79,10 +79,10 @@ class PageReads:
         known = self._cache.jobs()
         return {job_id: known[job_id].state for job_id in job_ids if job_id in known}
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        """(iterations, value) of what an open job has measured of itself."""
-        job = self._cache.job(job_id)
-        return [] if job is None else self._telemetry.progress.values(job)
+    def curve(self, job_id: str) -> View:
+        """How the training of a job went: its value and its speed by iterations, and how many GPUs it had."""
+        job = self._operator.find(job_id)
+        return self._telemetry.progress.course(job).shown(job.raw_id)
 
     def wall(self) -> float:
         return self._clock.wall()

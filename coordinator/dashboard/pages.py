@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from tornado.template import Loader
 
 from coordinator.dashboard import pictures, rows, words
+from coordinator.dashboard.curve_picture import curve_picture
 from coordinator.dashboard.rows import Colours
 from coordinator.errors import Rejected, ReshapeError
 
@@ -27,6 +28,7 @@ Query = Mapping[str, str]
 Moment = Callable[[float], str]
 
 TEMPLATES = Path(__file__).with_name("templates")
+CURVE_STYLE = Path(__file__).parent / "static" / "curve.css"  # of pages, and of a picture that stands alone
 JOBS_PER_PAGE = 200
 NODES_PER_PAGE = 50
 GROUPS = {"running": "Running", "waiting": "Waiting", "ended": "Ended", "refused": "Not accepted"}
@@ -67,8 +69,9 @@ class PageSource(Protocol):
         """The end of the job's output."""
         ...
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        """(iterations, value) of what an open job has measured of itself."""
+    def curve(self, job_id: str) -> View:
+        """How its training went. `values`: (iterations, value) of what it has measured of itself, `value_name`;
+        `speeds`: (iterations, seconds per iteration); `gpus`: (iterations, GPUs from there on)."""
         ...
 
     def wall(self) -> float:
@@ -186,16 +189,26 @@ class Pages:
         begin, end = self._window(history, view.get("finish_ts") or now, now - begin)
         picture = pictures.timeline(history, source.gpus(), begin, end, self._clock_time, job=job_id)
         own = [event for event in history if str(event.get("job_id")) == job_id and event["type"] != "gpu"]
-        points, name = source.values(job_id), view.get("value_name") or "value"
+        curve = source.curve(job_id)
         parts = {
             "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment, now)),
             "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time"),
-            "growth": self.html("job/curve.html", picture=pictures.curve(points), points=points, name=name),
+            "growth": self._drawn("job/curve.html", curve),
             "decisions": self.html("decisions.html", decisions=source.decisions(job_id, LATEST), title="Decisions"),
             "events": self.html("job/events.html", events=[rows.event(e) for e in own[: -EVENTS - 1 : -1]]),
             "log": self.html("job/log.html", text=_tail(source, job_id), job_id=job_id),
         }  # fmt: skip
         return Page(f"Job {job_id}", "/jobs", parts, view)
+
+    def curve_picture(self, curve: View) -> str:
+        """How a training went as an SVG of its own; `curve`: as `PageSource.curve` returns it."""
+        return self._drawn("job/curve_alone.html", curve)
+
+    def _drawn(self, template: str, curve: View) -> str:
+        job_id, style = curve["job_id"], CURVE_STYLE.read_text("utf-8")
+        about = f"Value and speed of job {job_id} by iterations, and the GPUs that it had"
+        picture = curve_picture(curve)
+        return self.html(template, picture=picture, curve=curve, about=about, style=style, alone="alone" in template)
 
     def _timeline(self, source: PageSource, query: Query) -> Page:
         history, gpus, now = source.history(), source.gpus(), source.wall()

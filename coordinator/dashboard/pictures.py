@@ -1,4 +1,4 @@
-"""Lays out pictures: GPUs over time, and the curve of a value. Pure; templates draw them as SVG.
+"""Lays out the picture of GPUs over time. Pure; templates draw it as SVG.
 
 Lengths are those of the picture's own space, `WIDTH` wide; browsers scale it.
 """
@@ -13,13 +13,11 @@ from typing import Any
 from coordinator.dashboard.bars import Bar, gpu_bars, marks
 
 View = Mapping[str, Any]
-Point = tuple[float, float]
 Moment = Callable[[float], str]
 
 WIDTH, LEFT, ROW, TOP, FOOT = 1000.0, 130.0, 26.0, 20.0, 24.0
 MOST_MARKS = 150  # more would cover one another
 LETTER = 7.2  # width of a letter in a bar
-CURVE_HEIGHT = 220.0
 NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
@@ -92,32 +90,3 @@ def _ticks(begin: float, end: float) -> list[float]:
     """Some five round times between the two."""
     step = next((nice for nice in NICE_S if (end - begin) / nice <= 6), NICE_S[-1])
     return [float(at * step) for at in range(math.ceil(begin / step), math.floor(end / step) + 1)][:12]
-
-
-@dataclass(frozen=True)
-class CurvePicture:
-    """A value over iterations. `line`: the points of a polyline; ticks: (position, words)."""
-
-    line: str
-    across: list[tuple[float, str]]
-    up: list[tuple[float, str]]
-    height: float = CURVE_HEIGHT
-
-
-def curve(points: Sequence[Point]) -> CurvePicture | None:
-    """None for less than two points."""
-    if len(points) < 2:
-        return None
-    (first, last), values = (points[0][0], points[-1][0]), [value for _, value in points]
-    low, high = min(values), max(values)
-    wide, tall = (last - first) or 1.0, (high - low) or 1.0
-
-    def x(at: float) -> float:
-        return LEFT + (WIDTH - LEFT - 30) * (at - first) / wide
-
-    def y(value: float) -> float:
-        return CURVE_HEIGHT - FOOT - (CURVE_HEIGHT - FOOT - TOP) * (value - low) / tall
-
-    line = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
-    across = [(x(at), f"{at:.0f}") for at in (first, (first + last) / 2, last)]
-    return CurvePicture(line, across, [(y(value), f"{value:.4g}") for value in dict.fromkeys((low, high))])

@@ -14,6 +14,7 @@ import pytest
 from coordinator.dashboard.pages import JOBS_PER_PAGE, Pages
 from coordinator.model import states as s
 from tests.api.browser import Browser
+from tests.api.caller import Caller
 from tests.fakes.coordinator_api import serve
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -169,13 +170,36 @@ def test_the_values_that_a_job_reports_are_drawn_and_told(world: World) -> None:
     for _ in range(10):
         world.pass_time(5.0)
         falling.value = (falling.value or 0.0) * 0.9
-    points = world.api.values("curve")
+    points = world.api.curve("curve")["values"]
     assert len(points) > 1
     with serve(world.api) as live:
         raw = Browser.logged_in(live).get("/jobs/curve").raw.decode()
-        assert "loss over iterations" in raw
-        assert "<polyline" in raw
+        assert ">loss</text>" in raw
+        assert raw.count("<polyline") == 2, "its loss and its speed"
+        assert "4 GPUs from iteration" in raw
         assert f"<td>{points[0][0]:.0f}</td>" in raw
+
+
+def test_the_curve_of_a_job_is_still_there_when_it_has_ended() -> None:
+    falling = Behaviour(iterations=120, value=2.0, value_name="loss")
+    world = World.training([1, 2, 4], falling)
+    world.pass_time(6.0)
+    world.api.request("one", 2, None)
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
+    world.run(lambda w: w.states()["one"] == s.COMPLETED and bool(w.users.get("jobs", "one")["closed"]))
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        raw = browser.get("/jobs/one").raw.decode()
+        assert "from 4 to 2 GPUs after" in raw
+        assert raw.count("<polyline") == 2
+        curve = Caller(live)("GET", "/v1/jobs/one/curve").doc
+        assert [gpus for _, gpus in curve["gpus"]] == [4, 2]
+        assert curve["values"][-1][0] > 100
+        answer = Caller(live)("GET", "/v1/jobs/one/curve.svg")
+        picture = Outline(answer.raw.decode())
+        assert answer.headers["Content-Type"].startswith("image/svg+xml")
+        assert picture.unlabelled == []
+        assert "loss" in picture.texts
 
 
 def test_the_timeline_shows_each_gpu_and_marks_a_reshape() -> None:
