@@ -91,7 +91,7 @@ class EventsHandler(Handler):
 
     async def _has_ended(self, job_id: str) -> bool:
         """Whether nothing more will become of a job: it is closed, was not accepted, or is not there."""
-        if await self.call(self.coordinator.job_states, [job_id]):
+        if await self.call(self.coordinator.open_jobs, [job_id]):
             return False
         try:
             job = await self.call(self.coordinator.job, job_id)

@@ -6,6 +6,7 @@ Exit codes: `docs/reference/command-line.md`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -292,7 +293,7 @@ def logs(settings: CliSettings, job_id: str, follow: bool, tail: int | None) -> 
 @click.pass_obj
 def dashboard(settings: CliSettings) -> None:
     """Print a link that lets one browser into the dashboard, and open it where there is a screen."""
-    from reshape.output.browser import open_privately
+    from reshape.output.browser import forwarding_hint, open_privately
 
     if settings.cluster is not None:
         raise click.UsageError(
@@ -300,7 +301,10 @@ def dashboard(settings: CliSettings) -> None:
             "service/reshape-coordinator 8080`, and `reshape dashboard` with RESHAPE_URL and RESHAPE_TOKEN beside it."
         )
     link = settings.client().login_link()
-    print_out(settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.")
+    hint = forwarding_hint(link, os.environ)
+    print_out(
+        settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.{hint}"
+    )
     if settings.output == "table":
         open_privately(link)
 

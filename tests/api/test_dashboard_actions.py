@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,8 @@ def test_a_job_is_reshaped_by_a_form_and_given_back_to_the_scheduler(browser: Br
 def test_a_job_is_cancelled_by_a_form_and_then_has_no_actions(browser: Browser, world: World) -> None:
     assert browser.post("/jobs/one/cancel", {"csrf": browser.proof}).status == 303
     world.run(lambda w: w.states()["one"] == s.CANCELLED)
-    assert "csrf" not in browser.get("/jobs/one").raw.decode().partition("<main")[2]
+    page = browser.get("/jobs/one").raw.decode().partition("<main")[2]
+    assert not any(f"/jobs/one/{action}" in page for action in ("cancel", "reshape", "suspend"))
 
 
 def test_a_job_is_suspended_and_resumed_by_forms() -> None:
@@ -48,6 +50,50 @@ def test_a_job_is_suspended_and_resumed_by_forms() -> None:
         assert browser.post("/jobs/one/resume", {"csrf": browser.proof}).status == 303
         world.run(lambda w: w.states()["one"] == s.RUNNING)
         assert ">Suspend<" in browser.get("/jobs/one").raw.decode()
+
+
+def test_a_job_that_has_ended_is_run_again_by_a_form(browser: Browser, world: World) -> None:
+    world.api.cancel("one")
+    world.run(lambda w: bool(w.users.get("jobs", "one")["closed"]))
+    assert "Run again" in browser.get("/jobs/one").raw.decode()
+    answer = browser.post("/jobs/one/rerun", {"csrf": browser.proof})
+    assert (answer.status, answer.headers["Location"]) == (303, "/jobs/one")
+    world.run(lambda w: w.states()["one"] == s.RUNNING)
+
+
+def test_a_job_is_submitted_by_a_form(browser: Browser, world: World) -> None:
+    fields = {"command": "python train.py --name 'a b'", "gpus": "1, 2", "name": "new", "deadline": "2h", "code": "/p"}
+    answer = browser.post("/submit", {"csrf": browser.proof, **fields, "image": ""})
+    assert (answer.status, answer.headers["Location"]) == (303, "/jobs/new")
+    doc = world.users.get("jobs", "new")
+    assert doc["command"] == ["python", "train.py", "--name", "a b"]
+    assert (doc["optional_num_gpus"], doc["sla"], doc["code"]) == ([1, 2], "2h", "/p")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"command": "", "gpus": "1"}, "Write the command that trains"),
+        ({"command": "a 'b", "gpus": "1"}, "The command cannot be read: no closing quotation"),
+        ({"command": "a", "gpus": "many"}, "are no counts"),
+        ({"command": "a", "gpus": "1", "deadline": "soon"}, "sla"),
+        ({"command": "a", "gpus": "1", "name": "one"}, "job_id 'one' belongs to another job"),
+    ],
+)
+def test_a_form_that_is_no_job_says_why_and_keeps_what_was_written(
+    browser: Browser, world: World, fields: dict[str, str], said: str
+) -> None:
+    answer = browser.post("/submit", {"csrf": browser.proof, **fields})
+    page = answer.raw.decode()
+    assert answer.status in (400, 409)
+    assert said in html.unescape(page)
+    assert f'value="{html.escape(fields["gpus"])}"' in page
+    assert len(world.users.list("jobs")) == 1
+
+
+def test_a_command_for_a_shell_is_given_to_one(browser: Browser, world: World) -> None:
+    browser.post("/submit", {"csrf": browser.proof, "command": "cd x && python a.py", "gpus": "0", "name": "new"})
+    assert world.users.get("jobs", "new")["command"] == ["sh", "-c", "cd x && python a.py"]
 
 
 def test_a_node_is_drained_and_given_back_by_a_form(browser: Browser, world: World) -> None:

@@ -118,10 +118,12 @@ class FakeCoordinator:
         found = [job for job in self.jobs(group == "ended") if named in job["job_id"]]
         return {"jobs": found[offset : offset + limit], "total": len(found), "counts": {"running": 0, "waiting": 0}}
 
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        known = {job_id: self.documents[job_id]["state"] for job_id in job_ids if job_id in self.documents}
+    def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
+        known = {job_id: self.documents[job_id] for job_id in job_ids if job_id in self.documents}
         return {
-            job_id: state for job_id, state in known.items() if state not in s.ENDED and job_id not in self.set_aside
+            job_id: {"state": doc["state"], "owner": doc.get("owner"), "start_ts": doc["start_ts"]}
+            for job_id, doc in known.items()
+            if doc["state"] not in s.ENDED and job_id not in self.set_aside
         }
 
     def job(self, job_id: str) -> View:
@@ -145,6 +147,9 @@ class FakeCoordinator:
             raise Rejected(f"Job {job_id} would begin again from the start: --force does it all the same.", 409)
         self.documents[job_id]["wanted"] = gpus
         return {"decision_id": f"wish-{job_id}-{gpus}"}
+
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        return []
 
     def wall(self) -> float:
         return 1000.0
