@@ -174,7 +174,7 @@ class Pages:
         turn = self.html("turn.html", shown=shown, what="nodes", link=lambda page: f"/?page={page}")
         waiting = source.jobs_page("waiting", "", 0, QUEUE_READ)
         queue = sorted(waiting["jobs"], key=lambda view: _number_or_last(view.get("start_in_s")))[:QUEUE_SHOWN]
-        shaped = [rows.job(view, self._moment, now) for view in queue]
+        shaped = [rows.job(view, self._moment, now, _largest(nodes)) for view in queue]
         latest, _ = source.decided(0, LATEST_SHOWN)
         use = use_of_a_day(source.history(), gpus, now)
         parts = {
@@ -204,7 +204,8 @@ class Pages:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
 
         turn = self.html("turn.html", shown=shown, what="jobs", link=link)
-        shaped = [rows.job(view, self._moment, source.wall()) for view in found["jobs"]]
+        largest, now = _largest(source.nodes()), source.wall()
+        shaped = [rows.job(view, self._moment, now, largest) for view in found["jobs"]]
         about: View = {"group": group, "groups": GROUPS, "counts": found["counts"], "link": link, "named": named}
         parts = {
             "groups": self.html("groups.html", **about),
@@ -311,6 +312,11 @@ class Slice:
         page = _number(query)
         first = min(size * (page - 1), total)
         return cls(page, first, min(first + size, total), total)
+
+
+def _largest(nodes: Iterable[View]) -> int:
+    """GPUs of the node that has most."""
+    return max((node["gpus"] for node in nodes), default=0)
 
 
 def _number_or_last(value: Any) -> float:

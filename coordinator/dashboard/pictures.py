@@ -19,7 +19,7 @@ Moment = Callable[[float], str]
 WIDTH, LEFT, ROW, TOP, FOOT = 1000.0, 130.0, 26.0, 20.0, 24.0
 PREDICTED = "predicted"  # the kind of a bar of the forecast
 MOST_MARKS = 150  # more would cover one another
-LETTER = 7.2  # width of a letter in a bar
+LETTER = 8.0  # width of a letter in a bar
 NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 

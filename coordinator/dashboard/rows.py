@@ -192,12 +192,14 @@ class JobRow:
     percent: int | None
     when: str
     at: float  # the same as a number to sort by: seconds from now, or since 1970 of an ended one
-    late: bool
+    late: bool  # or cannot be at all: the remark is shown in red
     remark: str
 
 
-def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
+def job(view: View, moment: Callable[[float], str], now: float, largest: int) -> JobRow:
+    """`largest`: GPUs of the largest node."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
+    never = words.never_starts(view, largest)
     return JobRow(
         job_id=words.text(view.get("job_id")),
         owner=words.text(view.get("owner")),
@@ -209,8 +211,8 @@ def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
         percent=min(100, 100 * done // total) if total else None,
         when=_when(view, moment, now),
         at=_sorts_by(view),
-        late=view.get("late_s") is not None,
-        remark="" if (said := words.remark(view) or "") == "trains" else said,
+        late=view.get("late_s") is not None or never is not None,
+        remark=never or ("" if (said := words.remark(view) or "") == "trains" else said),
     )
 
 

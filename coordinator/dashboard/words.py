@@ -120,6 +120,18 @@ def missed(view: View) -> str | None:
     return measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
 
 
+def never_starts(view: View, largest: int) -> str | None:
+    """Why a waiting job can never start on the nodes that there are; `largest`: GPUs of the largest; else None."""
+    counts = view.get("optional_num_gpus")
+    waits = view.get("state") == "submitted" and not view.get("problems") and view.get("gpus_per_pod") is None
+    if not waits or not isinstance(counts, list) or not counts or not all(isinstance(count, int) for count in counts):
+        return None
+    least = min(counts)
+    if least <= largest:
+        return None
+    return f"cannot start: it needs {least} GPUs of one node, and the largest has {largest}"
+
+
 def deadline_margin(view: View, moment: Callable[[float], str], now: float) -> str | None:
     """Its deadline, and how much time the latest end that is likely leaves to it; None without one."""
     at, ends = view.get("deadline_ts"), view.get("ends_between")

@@ -108,7 +108,7 @@ def test_a_node_is_drained_and_given_back_by_a_form(browser: Browser, world: Wor
     assert browser.post("/drain", {"node": "n1", "drained": "yes"}).status == 403
 
 
-@pytest.mark.parametrize("action", ["cancel", "reshape", "suspend"])
+@pytest.mark.parametrize("action", ["cancel", "reshape", "suspend", "rerun"])
 def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser, world: World, action: str) -> None:
     before = dict(world.job("one").doc)
     for fields in ({"gpus": "2"}, {"gpus": "2", "csrf": "x"}):
@@ -118,6 +118,19 @@ def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser,
     assert browser.get(f"/jobs/one/{action}").status == 405
     assert Browser(browser.live).post(f"/jobs/one/{action}", other).status == 401
     assert world.job("one").doc == before
+
+
+def test_nothing_is_submitted_without_the_pages_own_proof(browser: Browser, world: World) -> None:
+    job = {"command": "sh", "gpus": "1"}
+    assert browser.post("/submit", job).status == 403
+    assert browser.post("/submit", {**job, "csrf": "x"}).status == 403
+    assert browser.post("/submit", {**job, "csrf": browser.proof}, Origin="http://127.0.0.1:1").status == 403
+    assert Browser(browser.live).post("/submit", {**job, "csrf": browser.proof}).status == 401
+    assert len(world.users.list("jobs")) == 1
+
+
+def test_an_output_is_for_those_who_are_logged_in(browser: Browser) -> None:
+    assert Browser(browser.live).get("/jobs/one/log").status == 401
 
 
 def test_what_cannot_be_done_is_told_in_a_sentence(browser: Browser) -> None:

@@ -113,6 +113,15 @@ def test_the_queue_tells_why_a_job_waits_and_when_it_starts(browser: Browser, wo
     assert "second" not in seen(browser, "/jobs?show=running")
 
 
+def test_a_job_that_can_never_start_is_told_in_red(browser: Browser, world: World) -> None:
+    world.submit("huge", [8, 16], LONG)
+    world.tick()
+    said = "cannot start: it needs 8 GPUs of one node, and the largest has 4"
+    assert f'<small class="bad">{said}</small>' in browser.get("/jobs?show=waiting").raw.decode()
+    assert f'<p class="bad">{said}</p>' in browser.get("/").raw.decode()
+    assert browser.get("/jobs?show=waiting").raw.decode().count("cannot start") == 1
+
+
 def test_ended_and_refused_jobs_have_pages_of_their_own(browser: Browser, world: World) -> None:
     world.users.insert("jobs", {"_id": "odd", "job_id": "odd", "state": "submitted", "num_gpus": "many"})
     world.api.cancel("second")
