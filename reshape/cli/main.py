@@ -18,6 +18,7 @@ from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, 
 from reshape.cli.cluster_verbs import agent, builder, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
+from reshape.cli.run_verb import run_here
 from reshape.cli.simulation.record_verb import record
 from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_if
 from reshape.cli.slaml_verbs import slamls
@@ -327,6 +328,7 @@ for verb in (jobs, top, queue, events, policy, rerun, rm, cancel, reshape, suspe
     cli.add_command(verb)
 cli.add_command(reshape, "scale")
 cli.add_command(submit)
+cli.add_command(run_here)
 cli.add_command(slamls)
 cli.add_command(rehearse)
 cli.add_command(record)
@@ -346,6 +348,7 @@ cli.add_command(store)
 cli.sections = {
     "Your jobs": (
         "submit",
+        "run",
         "jobs",
         "job",
         "logs",
