@@ -236,13 +236,12 @@ class Pages:
 
     def curve_picture(self, curve: View) -> str:
         """How a training went as an SVG of its own; `curve`: as `PageSource.curve` returns it."""
-        return self._drawn("job/curve_alone.html", curve)
+        return self._drawn("job/curve_alone.html", curve, CURVE_STYLE.read_text("utf-8"))
 
-    def _drawn(self, template: str, curve: View) -> str:
-        job_id, style = curve["job_id"], CURVE_STYLE.read_text("utf-8")
-        about = f"Value and speed of job {job_id} by iterations, and the GPUs that it had"
+    def _drawn(self, template: str, curve: View, style: str = "") -> str:
+        about = f"Value and speed of job {curve['job_id']} by iterations, and the GPUs that it had"
         picture = curve_picture(curve)
-        return self.html(template, picture=picture, curve=curve, about=about, style=style, alone="alone" in template)
+        return self.html(template, picture=picture, curve=curve, about=about, style=style, alone=bool(style))
 
     def _timeline(self, source: PageSource, query: Query) -> Page:
         history, gpus, now = source.history(), source.gpus(), source.wall()

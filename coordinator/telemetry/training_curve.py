@@ -127,8 +127,8 @@ class TrainingCurve:
 
     @property
     def field(self) -> dict[str, Any]:
-        """As it is now, as a field of the job's document."""
-        found: dict[str, Any] = msgspec.to_builtins(self.kept)
+        """As it is now, as a field of the job's document: with lists, as a store returns it."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.kept))
         return found
 
     def stored(self) -> dict[str, Any]:

@@ -3,6 +3,9 @@ answers, and of large fleets."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from coordinator.model import states as s
@@ -125,6 +128,20 @@ def test_a_job_is_submitted_cancelled_and_run_again_in_the_browser(tab: Chrome) 
         press(tab, "Run again")
         tab.until("!document.body.innerText.includes('Run again') && document.readyState === 'complete'")
         world.run(lambda w: w.states()["mine"] == s.RUNNING)
+        tab.open("about:blank")
+
+
+def test_what_happened_is_shown_in_the_readers_zone(tab: Chrome) -> None:
+    tab.look(False, WIDE)
+    world = World.training([1, 2])
+    here = datetime.fromtimestamp(world.clock.wall(), ZoneInfo("Asia/Kathmandu"))  # UTC+5:45
+    with serve(world.api) as live:
+        log_in(tab, live)
+        tab("setTimezoneOverride", "Emulation", timezoneId="Asia/Kathmandu")
+        go(tab, live, "/jobs/one")
+        assert f"{here:%Y-%m-%d %H:}" in tab.do("document.querySelector('.event time').textContent")
+        assert "the coordinator's, UTC" in tab.do("document.querySelector('#zone').textContent")
+        tab("setTimezoneOverride", "Emulation", timezoneId="")
         tab.open("about:blank")
 
 

@@ -92,6 +92,18 @@
     }, 200);
   });
 
+  // Times of what happened are shown in the reader's zone; those within sentences stay the coordinator's.
+  const zone = -new Date().getTimezoneOffset(), theirs = Number(main.dataset.zone), two = (n) => String(n).padStart(2, "0");
+  const showTimes = (part) => {
+    if (zone === theirs) return;
+    for (const one of part.querySelectorAll("time[data-at]")) {
+      const at = new Date(1000 * one.dataset.at), day = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
+      const clock = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+      one.textContent = one.matches(".clock") ? clock : `${day} ${clock}`;
+    }
+  };
+  showTimes(main);
+
   // What the reader has opened, scrolled and focused stays so; a field that is being filled in stays as a whole.
   const replace = (id, html) => {
     const part = document.getElementById(id), at = document.activeElement;
@@ -100,6 +112,7 @@
     const scrolled = [...part.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop, atEnd(one)]);
     const href = part.contains(at) ? at.getAttribute("href") : null, summary = at.closest("summary")?.parentElement.id;
     part.innerHTML = html;
+    showTimes(part);
     if (id === "jobs") sort();
     for (const one of part.querySelectorAll("details")) if (open.includes(one.id)) one.open = true;
     part.querySelectorAll(".scroll, pre").forEach((one, i) => {
@@ -134,10 +147,9 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { source?.close(); source = null; } else follow();
   });
-  const zone = -new Date().getTimezoneOffset(), theirs = Number(main.dataset.zone);
   if (zone !== theirs) {
     const hours = `${theirs < 0 ? "-" : "+"}${Math.floor(Math.abs(theirs) / 60)}:${String(Math.abs(theirs) % 60).padStart(2, "0")}`;
-    document.getElementById("zone").textContent = `times are the coordinator's, UTC${hours}`;
+    document.getElementById("zone").textContent = `times in sentences are the coordinator's, UTC${hours}`;
   }
   addEventListener("pagehide", () => { source?.close(); source = null; });
   addEventListener("pageshow", follow);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -110,3 +111,8 @@ def test_a_job_with_the_name_of_an_ended_one_has_a_curve_of_its_own() -> None:
     world.api.rerun("one")
     world.run(lambda w: w.states().get("one") == s.RUNNING)
     assert [k for k, _ in world.api.curve("one")["values"] if 0 < k < 40] == [], "points of the job before it"
+
+
+def test_what_is_written_is_what_a_store_returns() -> None:
+    field = trained(TrainingCurve(), 1, 20).field
+    assert json.loads(json.dumps(field)) == field
