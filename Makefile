@@ -89,7 +89,7 @@ test-frameworks: install frameworks ## the hooks with them (some 25 min); then `
 	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(BIN)/pytest -n 3 --dist loadgroup tests/frameworks $(ARGS)
 
 docs: install ## the documentation as a site in build/site, without a warning (its commands are run by make test)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/mkdocs.yml && echo "Open build/site/index.html, or with search: $(PYTHON) -m http.server -d build/site 8000"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/mkdocs.yml && echo "Open build/site/index.html"
 
 reference: install ## write the pages of docs/reference that are made from the code
 	@$(BIN)/python .ci/reference.py

@@ -205,7 +205,10 @@ class Platform(Protocol):
         ...
 
     def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
-        """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them."""
+        """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them.
+
+        An `offset` below 0 counts from the end.
+        """
         ...
 
 

@@ -51,6 +51,7 @@ PRUNE_S = 3600.0  # between two removals of what is too old; the first one follo
 FIRST_PRUNE_S = 20.0
 CLOCK_LOOK_S = 10.0  # between two looks whether the wall clock was set
 LOOK_S = 60.0  # at most between two looks at a job that waits for nothing
+LEAVING_S = 3.0  # that storing how the trainings went may delay `stop`
 WATCH_S = 1.0  # longest wait for a change of the store, which delays `stop`
 
 
@@ -93,7 +94,7 @@ class Coordinator:
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
-            self._launch_doc, self._node_unavailable,
+            self._launch_doc, self._node_unavailable, self.telemetry.progress.last_course,
         )  # fmt: skip
         self.forecaster = Forecaster(store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics)
         self._stopping = threading.Event()
@@ -207,12 +208,24 @@ class Coordinator:
             thread.join(timeout=10)
         try:
             self._flush()
+            if self.elector.leads:
+                self._keep_courses()
             if self.elector.leads and not self.elector.continuous():
                 self.recover()  # what is in memory only would be lost
             self.elector.resign()
         except ReshapeError as error:
             log.warning("could not tidy up the store on leaving: %s", error)
         self.recorder.close()  # last: its collector may hang
+
+    def _keep_courses(self) -> None:
+        """Store how the trainings went since that was stored last, as far as it is done in `LEAVING_S`."""
+        until = self.clock.now() + LEAVING_S
+        for job in self.cache.jobs().values():
+            if self.clock.now() > until:
+                return
+            if changes := self.telemetry.progress.last_course(job):
+                with suppress(Conflict):
+                    self.cache.write_job(job, changes, "course")
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

@@ -59,13 +59,15 @@ def ends_open(path: str) -> bool:
 def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[bytes, int]:
     """Return about `limit` bytes from this place on, and the place behind them; nothing and 0 where there is no file.
 
-    What is left out in between is named in a line of its own.
+    What is left out in between is named in a line of its own. A place below zero counts from the end.
     """
     with contextlib.ExitStack() as opened:
         parts = _find_parts(path, opened, opener)
         if not parts:
-            return LOST.encode() if offset else b"", 0
+            return LOST.encode() if offset > 0 else b"", 0
         words = b""
+        if offset < 0:
+            offset = max(parts[0].begin, parts[-1].end + offset)
         if offset > parts[-1].end:  # this is another log than the one that was read before
             words = LOST.encode()
             offset = parts[-1].begin

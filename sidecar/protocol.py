@@ -230,7 +230,7 @@ class CheckpointCall(msgspec.Struct, kw_only=True):
 
 
 class OutputCall(msgspec.Struct, kw_only=True):
-    """`POST /v1/output`: the trainer's output from `offset` on, at most `limit` bytes."""
+    """`POST /v1/output`: the trainer's output from `offset` on, below 0 from the end, at most `limit` bytes."""
 
     offset: int
     limit: int

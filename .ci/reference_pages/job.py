@@ -56,9 +56,21 @@ JOB_ROWS = [
 
 HEAD = """\
 # Job documents
-A job is a document in the table `jobs` of MongoDB, or the body of `POST /v1/jobs`. These are the fields that you may
-write; the same as JSON Schema: [job.schema.json](job.schema.json). Written by `make reference` from
-`coordinator/model/schema/job_fields.py`: change it there.
+A job is a document: what it runs, and on how many GPUs it can. A file of it, in JSON or YAML, is submitted as it is:
+```sh
+reshape up --detach --gpus 4xV100
+cat > job.json <<'END'
+{"job_id": "digits-1", "command": ["python", "numpy_digits.py", "--epochs", "9999"], "code": "examples",
+ "optional_num_gpus": [1, 2, 4], "sla": "2h"}
+END
+reshape submit -f job.json
+reshape cancel digits-1
+reshape down
+```
+The same goes as the body of `POST /v1/jobs`, from Python (`client.submit({...})`), or into the table `jobs` of
+[MongoDB](../how-to/mongodb.md). These are the fields that you may write; the same as JSON Schema:
+[job.schema.json](job.schema.json). Written by `make reference` from `coordinator/model/schema/job_fields.py`: change it
+there.
 
 `state` and `command` are needed (over HTTP `command` alone), and `optional_num_gpus` or `num_gpus`. A field that is
 null is as one that is left out. Fields of your own tools begin with `x_` or `_`; any other field that is not listed is

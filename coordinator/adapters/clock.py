@@ -29,3 +29,8 @@ def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         return time.strftime(form, time.localtime(value))
     except (OverflowError, ValueError, OSError):
         return str(value)
+
+
+def zone_minutes() -> int:
+    """By how many minutes local time is ahead of UTC now."""
+    return time.localtime().tm_gmtoff // 60

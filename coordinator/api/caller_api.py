@@ -75,11 +75,11 @@ class CallerApi:
                 return {field: self._without_names(part) for field, part in value.items()}
         return value
 
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        return self._own.job_states(job_ids)
+    def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
+        return self._own.open_jobs(job_ids)
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        return self._own.values(job_id)
+    def curve(self, job_id: str) -> View:
+        return self._own.curve(job_id)
 
     def cancel(self, job_id: str) -> View:
         return self._noted("cancel", job_id, self._own.cancel(job_id))
@@ -159,6 +159,12 @@ class CallerApi:
         if event.get("job_id") is None or self._caller.others_seen:
             return {field: event[field] for field in EVENT_SEEN if field in event}
         return {"_id": event["_id"], "at": event.get("at"), "type": "hidden"}
+
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        coming = self._all.coming()
+        if self._caller.others_seen or self._caller.admin:
+            return coming
+        return [one for one in coming if self._own.is_own(one[1])]
 
     def last_event(self) -> int:
         return self._all.last_event()

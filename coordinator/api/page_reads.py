@@ -17,18 +17,19 @@ from coordinator.caller import Caller
 from coordinator.errors import Rejected
 from coordinator.events.event_log import KEPT, EventLog
 from coordinator.expected_times import ExpectedTimes
+from coordinator.forecasts.forecaster import Forecaster
 from coordinator.model import states as s
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, number
 from coordinator.ports import Clock, Platform, Store
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.training_curve import KeptCurve
 
 View = dict[str, Any]
 Expected = tuple[Mapping[str, ExpectedTimes], float]
 
-CHUNK, TAIL_READS = 256 * 1024, 16  # bytes of one reading; readings of one call
-TAIL, MOST_TAILS = 8 * 1024, 100  # bytes that are shown; jobs of which they are kept
+TAIL, MOST_TAILS = 32 * 1024, 100  # bytes that are shown; jobs of which they are kept
 GROUPS = ("running", "waiting", "ended", "refused")
 
 
@@ -45,6 +46,7 @@ class PageReads:
     _decided: Decided
     _ended: EndedJobs
     _operator: OperatorRequests
+    _forecaster: Forecaster
     _caller: Caller | None = None  # of a shared machine: whose rights hold
 
     def __init__(self) -> None:
@@ -102,15 +104,26 @@ class PageReads:
             "counts": {"running": len(running), "waiting": len(waiting)},
         }
 
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """States of these jobs, as far as they are open."""
+    def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
+        """Those of these jobs that are open: `state`, `owner`, `start_ts`."""
         known = self._cache.jobs()
-        return {job_id: known[job_id].state for job_id in job_ids if job_id in known and self._sees(known[job_id])}
+        found = {job_id: known[job_id] for job_id in job_ids if job_id in known and self._sees(known[job_id])}
+        return {
+            job_id: {"state": job.state, "owner": job.doc.get("owner"), "start_ts": number(job.doc.get("start_ts"))}
+            for job_id, job in found.items()
+        }
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        """(iterations, value) of what an open job has measured of itself."""
-        job = self._cache.job(job_id)
-        return [] if job is None or self._hides(job) else self._telemetry.progress.values(job)
+    def curve(self, job_id: str) -> View:
+        """How the training of a job went: its value and its speed by iterations, and how many GPUs it had."""
+        job = self._operator.find(job_id)
+        if not self._sees(job):
+            raise self._operator.missing(job_id)
+        course = KeptCurve() if self._hides(job) else self._telemetry.progress.course(job)
+        return course.shown(job.raw_id)
+
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        """Which job is predicted to hold which GPU, from when until when."""
+        return self._forecaster.coming()
 
     def wall(self) -> float:
         return self._clock.wall()
@@ -126,18 +139,17 @@ class PageReads:
         return self._decided.some(wanted), len(ids) > offset + limit
 
     def log_tail(self, job_id: str) -> bytes:
-        """The end of a job's output, as far as it was read by now: a long one takes several calls."""
+        """The end of a job's output. However long that is, no more is read of it than is shown."""
         job = self._operator.find_own(job_id)
         with self._tails_lock:
-            offset, end = self._tails.pop((job.id, job.uid), (0, b""))
-        for _ in range(TAIL_READS):
-            piece, after = self._platform.output(job.doc, offset, CHUNK)
-            end = ((end if after >= offset else b"") + piece)[-TAIL:]
-            offset, done = after, len(piece) < CHUNK
-            if done:
-                break
+            offset, end = self._tails.pop((job.id, job.uid), (-TAIL, b""))
+        piece, after = self._platform.output(job.doc, offset, TAIL)
+        if len(piece) >= TAIL and offset >= 0:  # more came than is shown: what lies between is passed over
+            piece, after = self._platform.output(job.doc, -TAIL, TAIL)
+            end = b""
+        end = ((end if after >= offset else b"") + piece)[-TAIL:]
         with self._tails_lock:
-            self._tails[job.id, job.uid] = offset, end
+            self._tails[job.id, job.uid] = after, end
             while len(self._tails) > MOST_TAILS:
                 self._tails.pop(next(iter(self._tails)))
         return end

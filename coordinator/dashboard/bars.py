@@ -42,6 +42,16 @@ def gpu_bars(events: Sequence[Mapping[str, Any]], zero: float, until: float | No
     return [bar for bar in bars if bar.end - bar.begin > 1e-3] + _stops(events, zero)
 
 
+def all_bars(
+    events: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]], zero: float, until: float
+) -> list[Bar]:
+    """The same, and before them bars of the GPUs that have not changed hands since the first of the events."""
+    changed = {str(event["gpu_id"]) for event in events if event["type"] == "gpu"}
+    still = [gpu for gpu in gpus if gpu.get("held_by") is not None and str(gpu["gpu_id"]) not in changed]
+    always = [Bar(str(gpu["gpu_id"]), str(gpu["held_by"]), 0.0, until - zero) for gpu in still]
+    return [*always, *gpu_bars(events, zero, until)]
+
+
 def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
     """Return a bar for each standstill of a reshaped job, on all the GPUs that it then had."""
     stops = []

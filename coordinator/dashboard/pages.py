@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from tornado.template import Loader
 
 from coordinator.dashboard import pictures, rows, words
+from coordinator.dashboard.curve_picture import curve_picture
+from coordinator.dashboard.day_of_use import use_of_a_day
 from coordinator.dashboard.rows import Colours
 from coordinator.errors import Rejected, ReshapeError
 
@@ -27,12 +29,16 @@ Query = Mapping[str, str]
 Moment = Callable[[float], str]
 
 TEMPLATES = Path(__file__).with_name("templates")
+CURVE_STYLE = Path(__file__).parent / "static" / "curve.css"  # of pages, and of a picture that stands alone
 JOBS_PER_PAGE = 200
 NODES_PER_PAGE = 50
+NODES_ON_MAP = 250
+QUEUE_READ, QUEUE_SHOWN, LATEST_SHOWN = 100, 8, 6  # beside the fleet: jobs that wait, decisions
 GROUPS = {"running": "Running", "waiting": "Waiting", "ended": "Ended", "refused": "Not accepted"}
 GPUS_PER_PAGE = 64  # in the timeline
+AHEAD = 0.5  # of the time that the timeline shows, as much of the forecast
 DECISIONS_PER_PAGE = 40
-LONG = 7 * 1024  # letters of output, from which its first line may be a part of one
+LONG = 30 * 1024  # letters of output, from which its first line may be a part of one
 LATEST = 12  # decisions on the page of a job
 EVENTS = 60  # there, too
 WINDOWS = {"10": "10 minutes", "60": "an hour", "360": "6 hours", "1440": "a day"}
@@ -42,6 +48,7 @@ TABS = (
     ("/jobs", "Jobs"),
     ("/decisions", "Decisions"),
     ("/what-if", "What if"),
+    ("/submit", "New job"),
 )
 
 
@@ -55,8 +62,8 @@ class PageSource(Protocol):
         """
         ...
 
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """States of those of the jobs that are open."""
+    def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
+        """Those of the jobs that are open: `state`, `owner`, and `start_ts` in seconds since 1970 or None."""
         ...
 
     def job(self, job_id: str) -> View:
@@ -67,8 +74,13 @@ class PageSource(Protocol):
         """The end of the job's output."""
         ...
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        """(iterations, value) of what an open job has measured of itself."""
+    def curve(self, job_id: str) -> View:
+        """How its training went. `values`: (iterations, value) of what it has measured of itself, `value_name`;
+        `speeds`: (iterations, seconds per iteration); `gpus`: (iterations, GPUs from there on)."""
+        ...
+
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        """Which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970."""
         ...
 
     def wall(self) -> float:
@@ -105,6 +117,8 @@ class Page:
     parts: Mapping[str, str]
     job: View | None = None  # of the page of one job
     nodes: Sequence[View] = ()  # that a form of the page offers
+    aside: Sequence[str] = ()  # parts that stand beside those of `beside` where there is room
+    beside: Sequence[str] = ()
 
     @cached_property
     def version(self) -> str:
@@ -144,22 +158,41 @@ class Pages:
                 return self._timeline(source, query)
             case ["", "decisions"]:
                 return self._decisions(source, query)
+            case ["", "submit"]:
+                return Page("New job", "/submit", {}, nodes=source.nodes())
             case ["", "what-if"]:
                 return Page("What if", "/what-if", {"about": self.html("what_if/about.html")}, nodes=source.nodes())
         raise Rejected("There is no page at this address.", 404)
 
     def _fleet(self, source: PageSource, query: Query) -> Page:
-        gpus, nodes = source.gpus(), source.nodes()
-        shown = Slice.of(query, len(nodes), NODES_PER_PAGE)
-        states = source.job_states({user for gpu in gpus if (user := rows.user_of(gpu)) is not None})
-        fleet = rows.fleet(gpus, nodes[shown.first : shown.end], states)
+        gpus, now = source.gpus(), source.wall()
+        nodes = sorted(source.nodes(), key=lambda node: rows.natural_order(str(node["node"])))
+        is_map = len(nodes) > rows.DETAILED_NODES
+        shown = Slice.of(query, len(nodes), NODES_ON_MAP if is_map else NODES_PER_PAGE)
+        users = {user for gpu in gpus if (user := rows.user_of(gpu)) is not None}
+        fleet = rows.fleet(gpus, nodes[shown.first : shown.end], source.open_jobs(users), self._since)
         turn = self.html("turn.html", shown=shown, what="nodes", link=lambda page: f"/?page={page}")
-        counts = source.jobs_page("running", "", 0, 0)["counts"]
+        waiting = source.jobs_page("waiting", "", 0, QUEUE_READ)
+        queue = sorted(waiting["jobs"], key=lambda view: _number_or_last(view.get("start_in_s")))[:QUEUE_SHOWN]
+        shaped = [rows.job(view, self._moment, now, _largest(nodes)) for view in queue]
+        latest, _ = source.decided(0, LATEST_SHOWN)
+        use = use_of_a_day(source.history(), gpus, now)
         parts = {
-            "summary": self.html("summary.html", gpus=rows.gpu_counts(gpus), total=len(gpus), counts=counts),
-            "fleet": self.html("fleet.html", fleet=fleet, turn=turn),
+            "summary": self.html("summary.html", gpus=rows.gpu_counts(gpus), total=len(gpus), counts=waiting["counts"]),
+            "fleet": self.html("fleet/map.html" if is_map else "fleet/tiles.html", fleet=fleet)
+            + self.html("fleet/table.html", fleet=fleet, turn=turn),
+            "use": self.html("fleet/use.html", use=use, clock=self._clock_time),
+            "queue": self.html("fleet/queue.html", rows=shaped, total=waiting["total"]),
+            "latest": self.html("fleet/latest.html", decisions=latest, clock=self._clock_time),
         }
-        return Page("Fleet", "/", parts, nodes=nodes[shown.first : shown.end])
+        return Page(
+            "Fleet",
+            "/",
+            parts,
+            nodes=nodes[shown.first : shown.end],
+            beside=("fleet", "use"),
+            aside=("queue", "latest"),
+        )
 
     def _jobs(self, source: PageSource, query: Query) -> Page:
         group, named = query.get("show", "running"), query.get("named", "").strip()
@@ -171,7 +204,8 @@ class Pages:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
 
         turn = self.html("turn.html", shown=shown, what="jobs", link=link)
-        shaped = [rows.job(view, self._moment, source.wall()) for view in found["jobs"]]
+        largest, now = _largest(source.nodes()), source.wall()
+        shaped = [rows.job(view, self._moment, now, largest) for view in found["jobs"]]
         about: View = {"group": group, "groups": GROUPS, "counts": found["counts"], "link": link, "named": named}
         parts = {
             "groups": self.html("groups.html", **about),
@@ -184,34 +218,59 @@ class Pages:
         history, now = source.history(), source.wall()
         begin = view.get("start_ts") or view.get("submit_ts") or now
         begin, end = self._window(history, view.get("finish_ts") or now, now - begin)
-        picture = pictures.timeline(history, source.gpus(), begin, end, self._clock_time, job=job_id)
+        window = pictures.Window(begin, end, end)
+        picture = pictures.timeline(history, source.gpus(), window, self._clock_time, job=job_id)
         own = [event for event in history if str(event.get("job_id")) == job_id and event["type"] != "gpu"]
-        points, name = source.values(job_id), view.get("value_name") or "value"
+        curve = source.curve(job_id)
         parts = {
+            "head": self.html("job/head.html", view=view, now=now),
             "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment, now)),
+            "growth": self._drawn("job/curve.html", curve),
             "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time"),
-            "growth": self.html("job/curve.html", picture=pictures.curve(points), points=points, name=name),
+            "output": self.html("job/output.html", job_id=job_id),
+            "log": self.html("job/log.html", text=_tail(source, job_id)),
             "decisions": self.html("decisions.html", decisions=source.decisions(job_id, LATEST), title="Decisions"),
-            "events": self.html("job/events.html", events=[rows.event(e) for e in own[: -EVENTS - 1 : -1]]),
-            "log": self.html("job/log.html", text=_tail(source, job_id), job_id=job_id),
-        }  # fmt: skip
+            "events": self.html("job/events.html", groups=rows.event_groups(own[-EVENTS:])),
+        }
         return Page(f"Job {job_id}", "/jobs", parts, view)
+
+    def curve_picture(self, curve: View) -> str:
+        """How a training went as an SVG of its own; `curve`: as `PageSource.curve` returns it."""
+        return self._drawn("job/curve_alone.html", curve, CURVE_STYLE.read_text("utf-8"))
+
+    def _drawn(self, template: str, curve: View, style: str = "") -> str:
+        about = f"Value and speed of job {curve['job_id']} by iterations, and the GPUs that it had"
+        picture = curve_picture(curve)
+        return self.html(template, picture=picture, curve=curve, about=about, style=style, alone=bool(style))
 
     def _timeline(self, source: PageSource, query: Query) -> Page:
         history, gpus, now = source.history(), source.gpus(), source.wall()
-        minutes = query["last"] if query.get("last") in WINDOWS else "60"
-        begin, end = self._window(history, now, 60.0 * int(minutes))
+        known = float(history[0]["at"]) if history else now
+        minutes = query["last"] if query.get("last") in WINDOWS else "10" if now - known < 600 else "60"
+        length = 60.0 * int(minutes)
+        until = _seconds(query.get("until"), now)
+        is_past = until < now
+        end = until if is_past else _stepped(now, length)
         shown = Slice.of(query, len(gpus), GPUS_PER_PAGE)
-        picture = pictures.timeline(history, gpus[shown.first : shown.end], begin, end, self._clock_time)
+        ahead = 0.0 if is_past else length * AHEAD
+        window = pictures.Window(end - length, end + ahead, now, source.coming() if ahead else ())
+        picture = pictures.timeline(history, gpus[shown.first : shown.end], window, self._clock_time)
 
-        def link(page: int = 1, last: str = minutes) -> str:
-            return f"/timeline?last={last}&page={page}"
+        def link(page: int = 1, last: str = minutes, at: float | None = until if is_past else None) -> str:
+            return "/timeline?" + urlencode(
+                {"last": last, "page": page, **({} if at is None else {"until": f"{at:.0f}"})}
+            )
 
         turn = self.html("turn.html", shown=shown, what="GPUs", link=link)
+        later = until + length / 2
+        about = {"windows": WINDOWS, "minutes": minutes, "is_past": is_past}
         parts = {
-            "windows": self.html("windows.html", windows=WINDOWS, minutes=minutes, link=link),
+            "windows": self.html(
+                "windows.html", link=link, earlier=link(1, minutes, end - length / 2) if end - length > known else "",
+                later=(link(1, minutes, later) if later < now else link(1, minutes, None)) if is_past else "", **about,
+            ),
             "timeline": self.html("timeline.html", picture=picture, title="") + turn,
-        }
+        }  # fmt: skip
         return Page("Timeline", "/timeline", parts)
 
     def _decisions(self, source: PageSource, query: Query) -> Page:
@@ -229,6 +288,10 @@ class Pages:
         step = length / 100
         end = step * math.ceil(until / step)
         return end - length, end
+
+    def _since(self, at: float) -> str:
+        """The time of a day without its seconds."""
+        return self._clock_time(at).rpartition(":")[0]
 
     def _clock_time(self, at: float) -> str:
         return self._moment(at).rpartition(" ")[2]
@@ -248,6 +311,26 @@ class Slice:
         page = _number(query)
         first = min(size * (page - 1), total)
         return cls(page, first, min(first + size, total), total)
+
+
+def _largest(nodes: Iterable[View]) -> int:
+    """GPUs of the node that has most."""
+    return max((node["gpus"] for node in nodes), default=0)
+
+
+def _number_or_last(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.inf
+
+
+def _stepped(at: float, length: float) -> float:
+    """This time or a little later: it moves in steps, so that a picture stays the same for a while."""
+    step = length / 200
+    return step * math.ceil(at / step)
+
+
+def _seconds(text: str | None, default: float) -> float:
+    """A time in seconds since 1970 that a query names."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 12 else default
 
 
 def _number(query: Query) -> int:

@@ -1,4 +1,4 @@
-"""Lays out pictures: GPUs over time, and the curve of a value. Pure; templates draw them as SVG.
+"""Lays out the picture of GPUs over time. Pure; templates draw it as SVG.
 
 Lengths are those of the picture's own space, `WIDTH` wide; browsers scale it.
 """
@@ -10,17 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.dashboard.bars import Bar, gpu_bars, marks
+from coordinator.dashboard.bars import Bar, all_bars, marks
+from coordinator.dashboard.words import middle_cut
 
 View = Mapping[str, Any]
-Point = tuple[float, float]
 Moment = Callable[[float], str]
 
 WIDTH, LEFT, ROW, TOP, FOOT = 1000.0, 130.0, 26.0, 20.0, 24.0
+PREDICTED = "predicted"  # the kind of a bar of the forecast
 MOST_MARKS = 150  # more would cover one another
-LETTER = 7.2  # width of a letter in a bar
-CURVE_HEIGHT = 220.0
+LETTER = 8.0  # width of a letter in a bar
 NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+
+
+Coming = Sequence[tuple[str, str, float, float]]  # GPU, job, begin and end in seconds since 1970
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that is shown, in seconds since 1970; what comes after `now` is a forecast."""
+
+    begin: float
+    end: float
+    now: float
+    coming: Coming = ()
+
+    @property
+    def span(self) -> float:
+        return max(1.0, self.end - self.begin)
 
 
 @dataclass(frozen=True)
@@ -37,24 +54,26 @@ class Block:
 
 @dataclass(frozen=True)
 class Timeline:
-    """GPUs over time. `rows`: (y, name); `ticks` and `notes`: (x, words)."""
+    """GPUs over time. `rows`: (y, name); `ticks` and `notes`: (x, words); `now`: where the forecast begins."""
 
     height: float
     rows: list[tuple[float, str]]
     blocks: list[Block]
     ticks: list[tuple[float, str]]
     notes: list[tuple[float, str]]
+    now: float | None
 
 
 def timeline(
-    events: Sequence[View], gpus: Sequence[View], begin: float, end: float, moment: Moment, job: str | None = None
+    events: Sequence[View], gpus: Sequence[View], window: Window, moment: Moment, job: str | None = None
 ) -> Timeline:
-    """The GPUs given, from `begin` to `end` (seconds since 1970); with `job` only its bars and marks.
+    """The GPUs given, in this time; with `job` only its bars and marks.
 
     A GPU that no event speaks of is used as it is now, all the time.
     """
-    span = max(1.0, end - begin)
-    bars = [*_always(events, gpus, span), *gpu_bars(events, begin, end)]
+    begin, span = window.begin, window.span
+    known = min(window.now, window.end)
+    bars = [*all_bars(events, gpus, begin, known), *_ghosts(window)]
     names = [str(gpu["gpu_id"]) for gpu in gpus]
     if job is not None:
         used = {bar.gpu for bar in bars if bar.job == job and bar.end > 0}
@@ -64,26 +83,29 @@ def timeline(
     def x(at: float) -> float:
         return LEFT + (WIDTH - LEFT) * min(max(at / span, 0.0), 1.0)
 
-    blocks = [_block(bar, x, y[bar.gpu], begin, moment) for bar in bars if bar.gpu in y and bar.end > 0]
+    seen = [bar for bar in bars if bar.gpu in y and bar.end > 0 and bar.begin < span]
+    blocks = [_block(bar, x, y[bar.gpu], begin, moment) for bar in seen]
     about = [(at, words) for at, words in marks(events, begin, job) if 0 <= at <= span]
     notes = [(x(at), f"{moment(begin + at)}: {words}") for at, words in about[-MOST_MARKS:]]
-    ticks = [(x(at - begin), moment(at)) for at in _ticks(begin, end)]
+    ticks = [(x(at - begin), moment(at)) for at in _ticks(begin, window.end)]
     rows = [(y[name], name if len(name) <= 15 else f"…{name[-14:]}") for name in names]
-    return Timeline(TOP + ROW * len(names) + FOOT, rows, blocks, ticks, notes)
+    now = x(window.now - begin) if begin < window.now < window.end else None
+    return Timeline(TOP + ROW * len(names) + FOOT, rows, blocks, ticks, notes, now)
 
 
-def _always(events: Sequence[View], gpus: Sequence[View], span: float) -> list[Bar]:
-    """Bars of GPUs that have not changed hands since the first of the events."""
-    changed = {str(event["gpu_id"]) for event in events if event["type"] == "gpu"}
-    still = [gpu for gpu in gpus if gpu.get("held_by") is not None and str(gpu["gpu_id"]) not in changed]
-    return [Bar(str(gpu["gpu_id"]), str(gpu["held_by"]), 0.0, span) for gpu in still]
+def _ghosts(window: Window) -> list[Bar]:
+    """Bars of what is predicted, from now on."""
+    found = []
+    for gpu, job, begin, end in window.coming:
+        if end > window.now:
+            found.append(Bar(gpu, job, max(begin, window.now) - window.begin, end - window.begin, PREDICTED))
+    return found
 
 
 def _block(bar: Bar, x: Callable[[float], float], y: float, begin: float, moment: Moment) -> Block:
     width = max(1.0, x(bar.end) - x(bar.begin))
     fits = int((width - 8) / LETTER)
-    whole = bar.job if len(bar.job) <= fits else f"{bar.job[: fits - 1]}…"
-    label = whole if fits >= 3 and bar.kind != "stopped" else ""
+    label = middle_cut(bar.job, fits) if fits >= 3 and bar.kind != "stopped" else ""
     title = f"{bar.gpu}: {bar.job}, {bar.kind}, {moment(begin + bar.begin)} to {moment(begin + bar.end)}"
     return Block(x(bar.begin), y, width, bar, label, title)
 
@@ -92,32 +114,3 @@ def _ticks(begin: float, end: float) -> list[float]:
     """Some five round times between the two."""
     step = next((nice for nice in NICE_S if (end - begin) / nice <= 6), NICE_S[-1])
     return [float(at * step) for at in range(math.ceil(begin / step), math.floor(end / step) + 1)][:12]
-
-
-@dataclass(frozen=True)
-class CurvePicture:
-    """A value over iterations. `line`: the points of a polyline; ticks: (position, words)."""
-
-    line: str
-    across: list[tuple[float, str]]
-    up: list[tuple[float, str]]
-    height: float = CURVE_HEIGHT
-
-
-def curve(points: Sequence[Point]) -> CurvePicture | None:
-    """None for less than two points."""
-    if len(points) < 2:
-        return None
-    (first, last), values = (points[0][0], points[-1][0]), [value for _, value in points]
-    low, high = min(values), max(values)
-    wide, tall = (last - first) or 1.0, (high - low) or 1.0
-
-    def x(at: float) -> float:
-        return LEFT + (WIDTH - LEFT - 30) * (at - first) / wide
-
-    def y(value: float) -> float:
-        return CURVE_HEIGHT - FOOT - (CURVE_HEIGHT - FOOT - TOP) * (value - low) / tall
-
-    line = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
-    across = [(x(at), f"{at:.0f}") for at in (first, (first + last) / 2, last)]
-    return CurvePicture(line, across, [(y(value), f"{value:.4g}") for value in dict.fromkeys((low, high))])

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from coordinator.dashboard import words
 
 View = Mapping[str, Any]
 
+WIDEST_RUN = 16  # GPUs in one tile, for which static/dashboard.css has widths
+FIRST_LETTERS, LETTERS = 9, 11  # of a name that fit on one GPU, and on each further one beside it
+DETAILED_NODES = 5  # more are shown as a map of small squares
+STEPS = {
+    "decided",
+    "launching",
+    "scaling",
+    "initialized",
+    "granted",
+    "start sent",
+    "stop sent",
+    "running",
+    "renumbered",
+    "removing",
+    "removed",
+    "adjusting",
+    "told",
+}  # events on the way to another one, which then says what came of them
 HUES = 12  # in static/dashboard.css
 REMEMBERED = 10_000  # jobs whose colour is kept
 RUNNING = "running"
+NUMBERS = re.compile(r"([0-9]+)")
 
 
 class Colours:
@@ -52,7 +74,45 @@ class GpuCell:
         """All about it in one line."""
         gpu, about = self.gpu, self.job or words.text(self.gpu.get("problem") or self.kind)
         busy = words.measured(gpu.get("utilisation"), "{:.0%} busy")
-        return ", ".join(filter(None, (words.text(gpu.get("gpu_id")), about, self.mark, busy)))
+        return ", ".join(filter(None, (words.text(gpu.get("gpu_id")), about, self.mark, busy, words.memory(gpu))))
+
+    @property
+    def busy(self) -> float | None:
+        """The share of time that it is busy, from 0 to 1; None where nothing is known."""
+        return _share(self.gpu.get("utilisation"), 1.0)
+
+    @property
+    def full(self) -> float | None:
+        """The share of its memory that is used, likewise."""
+        return _share(self.gpu.get("memory_used"), self.gpu.get("memory_total"))
+
+
+def _share(part: Any, whole: Any) -> float | None:
+    if not isinstance(part, int | float) or not isinstance(whole, int | float) or whole <= 0:
+        return None
+    return min(1.0, max(0.0, part / whole))
+
+
+@dataclass(frozen=True)
+class GpuRun:
+    """GPUs beside one another that do the same: one tile. `about`: whose its job is, and since when it trains."""
+
+    cells: tuple[GpuCell, ...]
+    about: str
+
+    @property
+    def first(self) -> GpuCell:
+        return self.cells[0]
+
+    @property
+    def label(self) -> str:
+        """As much of the job's name as fits, cut in its middle."""
+        return words.middle_cut(self.first.job or self.first.kind, FIRST_LETTERS + LETTERS * (len(self.cells) - 1))
+
+    @property
+    def title(self) -> str:
+        """What each GPU does, in lines."""
+        return "\n".join(cell.title for cell in self.cells)
 
 
 def user_of(gpu: View) -> str | None:
@@ -61,8 +121,8 @@ def user_of(gpu: View) -> str | None:
     return None if user is None else str(user)
 
 
-def gpu_cell(gpu: View, states: Mapping[str, str]) -> GpuCell:
-    """`states` of the jobs that have GPUs."""
+def gpu_cell(gpu: View, jobs: Mapping[str, View]) -> GpuCell:
+    """`jobs`: those that have GPUs, with their `state`."""
     user, held = user_of(gpu), gpu.get("held_by") is not None
     if gpu.get("state") == "faulty":
         return GpuCell(gpu, "faulty", user, "")
@@ -72,17 +132,45 @@ def gpu_cell(gpu: View, states: Mapping[str, str]) -> GpuCell:
         return GpuCell(gpu, "reserved", user, "reserved")
     if gpu.get("job_id") is not None and str(gpu["job_id"]) != user:
         return GpuCell(gpu, "in use", user, f"for {gpu['job_id']} next")
-    state = states.get(user, "ending")
+    state = jobs.get(user, {}).get("state", "ending")
     return GpuCell(gpu, "in use", user, "" if state == RUNNING else state)
 
 
-def fleet(gpus: Iterable[View], nodes: Iterable[View], states: Mapping[str, str]) -> list[tuple[View, list[GpuCell]]]:
-    """Each of the nodes with its GPUs, in order."""
+@dataclass(frozen=True)
+class NodeTiles:
+    """One node and its GPUs, in the order of their numbers."""
+
+    node: View
+    cells: tuple[GpuCell, ...]
+    runs: tuple[GpuRun, ...]
+
+
+def fleet(
+    gpus: Iterable[View], nodes: Iterable[View], jobs: Mapping[str, View], moment: Callable[[float], str]
+) -> list[NodeTiles]:
+    """Each of the nodes with its GPUs, in order. `moment` formats seconds since 1970, shortly."""
     of_node: dict[Any, list[GpuCell]] = {node["node"]: [] for node in nodes}
     for gpu in gpus:
         if gpu["node"] in of_node:
-            of_node[gpu["node"]].append(gpu_cell(gpu, states))
-    return [(node, of_node[node["node"]]) for node in nodes]
+            of_node[gpu["node"]].append(gpu_cell(gpu, jobs))
+    return [NodeTiles(node, tuple(cells := of_node[node["node"]]), tuple(_runs(cells, jobs, moment))) for node in nodes]
+
+
+def _runs(cells: Sequence[GpuCell], jobs: Mapping[str, View], moment: Callable[[float], str]) -> Iterator[GpuRun]:
+    for (_, job, _), found in groupby(cells, key=lambda cell: (cell.kind, cell.job, cell.mark)):
+        same = tuple(found)
+        for first in range(0, len(same), WIDEST_RUN):
+            yield GpuRun(same[first : first + WIDEST_RUN], _about(jobs.get(job or "", {}), moment))
+
+
+def _about(job: View, moment: Callable[[float], str]) -> str:
+    """Whose it is and since when, not for how long, so that a page stays the same as long as nothing happens."""
+    return " · ".join(filter(None, (job.get("owner"), words.measured(job.get("start_ts"), moment))))
+
+
+def natural_order(name: str) -> list[int | str]:
+    """A key to sort names by: `n2` before `n10`."""
+    return [int(part) if number % 2 else part for number, part in enumerate(NUMBERS.split(name))]
 
 
 def gpu_counts(gpus: Sequence[View]) -> Counter[str]:
@@ -103,24 +191,28 @@ class JobRow:
     progress: str
     percent: int | None
     when: str
-    late: bool
+    at: float  # the same as a number to sort by: seconds from now, or since 1970 of an ended one
+    late: bool  # or cannot be at all: the remark is shown in red
     remark: str
 
 
-def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
+def job(view: View, moment: Callable[[float], str], now: float, largest: int) -> JobRow:
+    """`largest`: GPUs of the largest node."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
+    never = words.never_starts(view, largest)
     return JobRow(
         job_id=words.text(view.get("job_id")),
         owner=words.text(view.get("owner")),
         state=words.state(view),
-        gpus=words.gpu_count(view),
+        gpus=words.text(view.get("num_gpus") or 0),
         allowed=words.joined(view.get("optional_num_gpus"), "", ", "),
         node=words.text(view.get("node")),
         progress=words.progress(view),
         percent=min(100, 100 * done // total) if total else None,
         when=_when(view, moment, now),
-        late=view.get("late_s") is not None,
-        remark=words.remark(view) or "",
+        at=_sorts_by(view),
+        late=view.get("late_s") is not None or never is not None,
+        remark=never or ("" if (said := words.remark(view) or "") == "trains" else said),
     )
 
 
@@ -136,6 +228,35 @@ def event(view: View) -> tuple[float, str, str]:
     elif not said and view.get("stages_s"):
         said = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in view["stages_s"].items())
     return float(view.get("at") or 0.0), kind, str(said or "")
+
+
+def _sorts_by(view: View) -> float:
+    known = (view.get("finish_ts"), view.get("start_in_s"), view.get("eta_s"))
+    return next((float(at) for at in known if isinstance(at, int | float) and at), math.inf)
+
+
+@dataclass(frozen=True)
+class EventGroup:
+    """What came about, and the steps that led to it, oldest first; each is a time, a type and words."""
+
+    number: int  # of its last event: a name for it
+    came: tuple[float, str, str]
+    steps: tuple[tuple[float, str, str], ...]
+
+
+def event_groups(events: Iterable[View]) -> list[EventGroup]:
+    """The events of one job in groups, newest first; `events` are oldest first."""
+    groups: list[EventGroup] = []
+    steps: list[View] = []
+    for view in events:
+        if view.get("type") in STEPS:
+            steps.append(view)
+            continue
+        groups.append(EventGroup(int(view["_id"]), event(view), tuple(map(event, steps))))
+        steps = []
+    if steps:  # it is under way
+        groups.append(EventGroup(int(steps[-1]["_id"]), event(steps[-1]), tuple(map(event, steps[:-1]))))
+    return groups[::-1]
 
 
 def _when(view: View, moment: Callable[[float], str], now: float) -> str:

@@ -120,6 +120,40 @@ def missed(view: View) -> str | None:
     return measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
 
 
+def never_starts(view: View, largest: int) -> str | None:
+    """Why a waiting job can never start on the nodes that there are; `largest`: GPUs of the largest; else None."""
+    counts = view.get("optional_num_gpus")
+    waits = view.get("state") == "submitted" and not view.get("problems") and view.get("gpus_per_pod") is None
+    if not waits or not isinstance(counts, list) or not counts or not all(isinstance(count, int) for count in counts):
+        return None
+    least = min(counts)
+    if least <= largest:
+        return None
+    return f"cannot start: it needs {least} GPUs of one node, and the largest has {largest}"
+
+
+def deadline_margin(view: View, moment: Callable[[float], str], now: float) -> str | None:
+    """Its deadline, and how much time the latest end that is likely leaves to it; None without one."""
+    at, ends = view.get("deadline_ts"), view.get("ends_between")
+    if (late := missed(view)) is not None:
+        return f"deadline {late}"
+    if not isinstance(at, int | float):
+        return None
+    said = f"deadline {moment(at)}"
+    if view.get("finish_ts"):
+        return f"{said}, kept"
+    latest = float(ends[1]) if isinstance(ends, list) else None
+    if latest is None and isinstance(view.get("eta_s"), int | float):
+        latest = now + view["eta_s"]
+    if latest is None:
+        return said
+    return (
+        f"{said}, {seconds(at - latest)} to spare"
+        if latest <= at
+        else f"{said}, likely missed by {seconds(latest - at)}"
+    )
+
+
 def unchanged(view: View) -> str | None:
     """What a decision predicted for the case that nothing is changed; None if it predicted nothing."""
     if not view.get("unchanged_makespan_s"):
@@ -269,6 +303,18 @@ def measured(value: Any, form: Any) -> str | None:
     if not isinstance(value, int | float):
         return None
     return str(form.format(value) if isinstance(form, str) else form(value))
+
+
+def middle_cut(text: str, width: int, columns: Callable[[str], int] = len) -> str:
+    """The text in at most so many columns, with a mark in the middle: names often differ at their ends."""
+    if columns(text) <= width:
+        return text
+    kept = text if len(text) <= 2 * width else text[:width] + text[-width:]  # one by one takes long of a long one
+    while columns(kept) >= width:
+        at = len(kept) // 2
+        kept = kept[:at] + kept[at + 1 :]
+    at = (len(kept) + 1) // 2
+    return f"{kept[:at]}…{kept[at:]}"
 
 
 def text(value: Any) -> str:

@@ -20,7 +20,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from coordinator.forecasts.live_state import LiveState
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Costs, PolicySetup, Submission, Workload
-from simulator.state import SimulatedJob, SimulationStuck
+from simulator.state import Occupancy, SimulatedJob, SimulationStuck
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,11 @@ class JobForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What becomes of all jobs. `gpu_s`: GPU-seconds that their processes hold."""
+    """What becomes of all jobs. `gpu_s`: GPU-seconds that their processes hold; `held`: which GPUs, and when."""
 
     jobs: tuple[JobForecast, ...]
     gpu_s: float = 0.0
+    held: tuple[Occupancy, ...] = ()
 
     @property
     def makespan_s(self) -> float | None:
@@ -102,8 +103,9 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
     guesses = {job.id for job in live.snapshot.jobs if _is_guess(live.snapshot, job)}
     ended = [job for job in simulated.outcome.jobs if complete or job.finished_s is not None]
     found = [_forecast(job, types[job.given.type], guesses) for job in ended]
-    gpu_s = sum(held.end_s - held.begin_s for held in simulated.outcome.held)
-    return Forecast(tuple(sorted(found, key=lambda job: (job.submit_s, job.job_id))), gpu_s)
+    held = tuple(simulated.outcome.held)
+    gpu_s = sum(one.end_s - one.begin_s for one in held)
+    return Forecast(tuple(sorted(found, key=lambda job: (job.submit_s, job.job_id))), gpu_s, held)
 
 
 def _forecast(job: SimulatedJob, costs: Costs, guesses: set[str]) -> JobForecast:

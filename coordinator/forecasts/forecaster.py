@@ -32,6 +32,7 @@ from coordinator.scheduling.loop import DecisionLoop
 from coordinator.scheduling.snapshot_jobs import is_held
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
+from simulator.state import Occupancy
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Forecaster:
         self._log: PredictionLog | None = None  # until the past is read
         self._keys: dict[str, Key] = {}  # by uid, of the jobs in the log
         self._expected: Mapping[str, WhenExpected] = {}  # by uid
+        self._coming: tuple[float, Sequence[Occupancy]] = (0.0, ())  # as it was simulated at a time since 1970
 
     def run(self, stopping: threading.Event, acts: Callable[[], bool]) -> None:
         """Update until `stopping` is set and `wake` called, while this coordinator acts."""
@@ -113,8 +115,13 @@ class Forecaster:
         self._expected = expected
 
     def _simulated(self, count: int) -> Sequence[JobForecast]:
-        until = time.thread_time() + BUDGET_S
-        return forecast(self.live(), lambda: time.thread_time() < until).jobs if count <= MOST else ()
+        if count > MOST:
+            self._coming = (0.0, ())
+            return ()
+        wall, until = self._clock.wall(), time.thread_time() + BUDGET_S
+        found = forecast(self.live(), lambda: time.thread_time() < until)
+        self._coming = (wall, found.held)
+        return found.jobs
 
     def _estimated(self, estimates: Mapping[str, ExpectedTimes], ago_s: float) -> Iterator[JobForecast]:
         """What was expected `ago_s` seconds ago if nothing is reshaped."""
@@ -130,6 +137,14 @@ class Forecaster:
         start = found.start if job.state == s.SUBMITTED else None
         end = None if job.state in s.ENDED or job.held or job.stalled or job.idle_in_stop else found.end
         return WhenExpected(_to_come(start, wall), _to_come(end, wall))
+
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        """Which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970.
+
+        Empty where there are too many jobs to simulate.
+        """
+        wall, held = self._coming
+        return [(one.gpu, one.job, wall + one.begin_s, wall + one.end_s) for one in held]
 
     def present(self) -> Present:
         snapshot, now = self._loop.present()

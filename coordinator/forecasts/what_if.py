@@ -47,6 +47,19 @@ class WhatIf:
         ]  # fmt: skip
 
     @property
+    def times(self) -> list[dict[str, Any]]:
+        """Of each job `job_id`, and `now` and `then` as [start, end] in seconds from now; None where it is not."""
+        before, after = ({job.job_id: job for job in found.jobs} for found in (self.now, self.then or self.now))
+        return [
+            {
+                "job_id": name,
+                "now": _span(before.get(name)),
+                "then": _span(after.get(name)) if self.then is not None else None,
+            }
+            for name in dict.fromkeys([*before, *after])
+        ]
+
+    @property
     def notes(self) -> list[str]:
         """What the sign ~ means where it stands, and who is not in it."""
         guesses = any(job.guess for job in (self.then or self.now).jobs)
@@ -128,6 +141,13 @@ def _cells(job: JobForecast | None) -> list[str]:
     if job.start_s is None:
         return ["never" if job.end_s is None else "runs", ends]
     return [f"in {seconds(job.start_s)}", ends]
+
+
+def _span(job: JobForecast | None) -> list[float | None] | None:
+    """Its start and end; of one that never starts there is nothing to draw."""
+    if job is None or (job.start_s is None and job.end_s is None):
+        return None
+    return [job.start_s or 0.0, job.end_s]
 
 
 def _deadline(job: JobForecast | None) -> str:

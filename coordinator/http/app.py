@@ -92,6 +92,8 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (rf"/v1/jobs/{ID}/suspend", jobs.SuspendHandler),
     (rf"/v1/jobs/{ID}/resume", jobs.ResumeHandler),
     (rf"/v1/jobs/{ID}/logs", jobs.LogsHandler),
+    (rf"/v1/jobs/{ID}/curve", jobs.CurveHandler),
+    (rf"/v1/jobs/{ID}/curve\.svg", jobs.CurvePictureHandler),
     (r"/v1/gpus", jobs.GpusHandler),
     (r"/v1/nodes", jobs.NodesHandler),
     (rf"/v1/nodes/{ID}", signed.NodeHandler),

@@ -73,7 +73,7 @@ class UserOperations(PageSource, Protocol):
         ...
 
     def what_if(self, fields: Mapping[str, str]) -> View:
-        """Simulate with the changes of a form: `head` and `rows` of a table, and sentences in `said`. Takes seconds."""
+        """Simulate with the changes of a form: `head` and `rows` of a table, `said`, `times`. Takes seconds."""
         ...
 
     def cancel(self, job_id: str) -> View:

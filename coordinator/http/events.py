@@ -15,7 +15,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import Application
 
-from coordinator.errors import ReshapeError
+from coordinator.errors import Rejected, ReshapeError
 from coordinator.http import wire
 from coordinator.http.base import Handler, log
 
@@ -28,11 +28,13 @@ class EventsHandler(Handler):
     def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
         self._appended = asyncio.Event()
         self._closed = False
+        self._until_end_of: str | None = None
         super().__init__(application, request, **kwargs)
 
     async def get(self) -> None:
         after = await self._after()
         keeps_following = wire.truth("follow", self.get_query_argument("follow", "true"))
+        self._until_end_of = self.get_query_argument("until_end_of", None)
         streams = self.claim_stream("Too many clients follow the events already; try again later.")
         streams.add(self)
         stop = self.coordinator.on_event(self._notifier())
@@ -64,21 +66,35 @@ class EventsHandler(Handler):
         return min(wire.whole(name, text, last, 0, wire.MAX_INTEGER), last)
 
     async def _follow(self, after: int, keeps_following: bool) -> None:
-        """Send what came after event `after`, then what happens; without `keeps_following` only the former."""
+        """Send what came after event `after`, then what happens; without `keeps_following` only the former.
+
+        With `until_end_of` it also ends with that job: asked before the events are read, so its last ones are sent.
+        """
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
         while not self._closed and self.has_access():  # a token of a user may have ended meanwhile
             self._appended.clear()
+            is_over = self._until_end_of is not None and await self._has_ended(self._until_end_of)
             events = await self.call(self.coordinator.events_after, after, BATCH)
             if events:
                 after = events[-1]["_id"]
                 self.write(_frames(events))
-            elif not keeps_following:
+            elif is_over or not keeps_following:
                 return
             elif not await self._wait():
                 self.write(": keep-alive\n\n")
             await self.flush()
+
+    async def _has_ended(self, job_id: str) -> bool:
+        """Whether nothing more will become of a job: it is closed, was not accepted, or is not there."""
+        if await self.call(self.coordinator.open_jobs, [job_id]):
+            return False
+        try:
+            job = await self.call(self.coordinator.job, job_id)
+        except Rejected:
+            return True
+        return bool(job.get("closed")) or (bool(job["problems"]) and not job["launch"])
 
     async def _wait(self) -> bool:
         """Wait for an event; False if none came in time."""

@@ -99,6 +99,20 @@ class ResumeHandler(Handler):
         self.answer(await self.call(self.coordinator.resume, job_id), 202)
 
 
+class CurveHandler(Handler):
+    async def get(self, job_id: str) -> None:
+        self.answer(await self.call(self.coordinator.curve, job_id))
+
+
+class CurvePictureHandler(Handler):
+    """The same as a picture, for notebooks, which need nothing to draw it then."""
+
+    async def get(self, job_id: str) -> None:
+        curve = await self.call(self.coordinator.curve, job_id)
+        self.set_header("Content-Type", "image/svg+xml; charset=utf-8")
+        self.write(self.settings["dashboard"].pages.curve_picture(curve))
+
+
 class LogsHandler(Handler):
     """Raw bytes of the output; a header holds the offset of the next read."""
 

@@ -122,7 +122,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(SPAN, "sla", "estimate", "time_limit"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "freeze", "hooks", "forced", "suspended", "unleased", "timed_out"),
         **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",
-                "slaml", "told", "frozen", "unfrozen", "run_mark", "submit_mark", "image_build"),
+                "slaml", "told", "curve", "frozen", "unfrozen", "run_mark", "submit_mark", "image_build"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

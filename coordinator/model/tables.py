@@ -29,7 +29,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
     "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
     "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark", "image_build",
-    "timed_out", "told", "queued_ts", "wished_by",
+    "timed_out", "told", "queued_ts", "wished_by", "curve",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",

@@ -439,4 +439,4 @@ def _close(w: ObservedState) -> Step:
         return Wait(None)
     if step := _ensure_at_rest(w) or next(releases(w), None) or _remove_launch(w):
         return step
-    return WriteJob("close", {"closed": True}, JobClosed())
+    return WriteJob("close", {"closed": True, **w.last_course}, JobClosed())

@@ -10,6 +10,7 @@ from coordinator.config import Config
 from coordinator.model.gang import NO_MEMBERS, GangFailure, find_failure, find_stall, first_failed
 from coordinator.model.records import GpuRecord, JobRecord, Moment, Operation, name
 from coordinator.model.resumption import resumes
+from coordinator.model.tables import JobChanges
 from sidecar.protocol import HAD_TO_KILL, Heartbeat, ShimStatus, command_id
 
 POLL_S = 1.0  # pause between looks while a report is expected
@@ -70,6 +71,7 @@ class ObservedState:
     silent_pods: frozenset[int] = NO_MEMBERS  # of a gang: its pods that have been silent for some heartbeats
     pods_asked: int | None = None  # of a gang: pods requested of the platform
     growth: ComingLaunch | None = None  # of a gang: the pods that it is to grow by
+    last_course: JobChanges = field(default_factory=dict)  # of a job that has ended: how its training went
 
     @property
     def at(self) -> Moment:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, ReshapeError, Transient
+from coordinator.model import states as s
 from coordinator.model.events import (
     GpuChanged,
     LaunchRequested,
@@ -25,7 +26,7 @@ from coordinator.model.events import (
 from coordinator.model.grace import ENDLESS_S, grace_s
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import leased
-from coordinator.model.tables import JobRow
+from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock, Platform, Sidecars
 from coordinator.reconcile.actions import (
     RequestLaunch,
@@ -87,11 +88,12 @@ class Reconciler:
         failpoint: Callable[[str], None] = lambda name: None,
         launch_doc: Callable[[JobRecord], JobRow] = lambda job: job.doc,
         node_unavailable: Callable[[str | None], bool] = lambda node: False,
+        last_course: Callable[[JobRecord], JobChanges] = lambda job: {},
     ) -> None:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._record, self._failpoint, self._launch_doc = record, failpoint, launch_doc
-        self._node_unavailable = node_unavailable
+        self._node_unavailable, self._last_course = node_unavailable, last_course
         self._gangs = GangObserver(reports, platform, config, node_unavailable)
         self._trackers: dict[str, _JobTracker] = {}
 
@@ -166,6 +168,7 @@ class Reconciler:
             silent_pods=self._gangs.silent_pods(job),
             pods_asked=tracker.pods.get(job.launch),
             growth=self._gangs.growth(job, gpus, tracker.pods.get(job.launch), waited_s),
+            last_course=self._last_course(job) if job.state in s.ENDED else {},
         )
 
     def _newcomer(self, coming: JobRecord, tracker: _JobTracker, waited_s: float) -> ComingLaunch:

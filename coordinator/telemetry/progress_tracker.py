@@ -36,6 +36,7 @@ from coordinator.model.records import Doc, JobRecord, Moment, number
 from coordinator.model.requirements import Target
 from coordinator.model.tables import JobChanges, JobRow, Row
 from coordinator.telemetry.changed_jobs import ChangedJobs, Picked
+from coordinator.telemetry.training_curve import KeptCurve, ThinnedPoints, TrainingCurve
 from coordinator.telemetry.usage import IO
 from sidecar.protocol import Heartbeat
 
@@ -88,13 +89,8 @@ class _Timing:
 class Curve:
     """Points (iterations, value) of one job: of its target's value, or without a target of its Top-5 accuracy."""
 
-    def __init__(self, of_any: bool = False) -> None:
-        """`of_any`: of whatever value the job reports, to be shown."""
-        self._of_any = of_any
-        self._points: list[Point] = []
-        self._every = 1  # one of so many evaluations is kept
-        self._newest: Point | None = None
-        self._count = 0
+    def __init__(self) -> None:
+        self._line = ThinnedPoints(MOST_POINTS)
         self._last: tuple[int, float] | None = None  # evaluation, value
         self._of_top5 = False
         self._basis: tuple[object, ...] | None = None  # of the last prediction
@@ -103,8 +99,7 @@ class Curve:
     @property
     def points(self) -> list[Point]:
         """The kept points and the newest one."""
-        newest = [self._newest] if self._newest is not None and self._newest not in self._points[-1:] else []
-        return self._points + newest
+        return self._line.points
 
     @property
     def top5(self) -> list[Point]:
@@ -118,17 +113,10 @@ class Curve:
         """
         target, p = requirements.target(job.doc), beat.progress
         evaluation = None if p.value is None else (p.evaluations, p.value)
-        if p.value is None or evaluation == self._last or not (self._of_any or _meant(target, p.value_name)):
+        if p.value is None or evaluation == self._last or not _meant(target, p.value_name):
             return
         self._last, self._of_top5 = evaluation, requirements.is_top5(p.value_name, target)
-        if self._newest is not None and p.iterations <= self._newest[0]:
-            return
-        self._newest = (float(p.iterations), p.value)
-        if self._count % self._every == 0:
-            self._points.append(self._newest)
-        self._count += 1
-        if len(self._points) > MOST_POINTS:
-            self._points, self._every = self._points[::2], 2 * self._every
+        self._line.add(float(p.iterations), p.value)
 
     def needs(self, target: Target, profile: Sequence[Accuracy]) -> int | None:
         """Total iterations until the target, by the convergence fit on `profile` and on its own points (1.5).
@@ -137,7 +125,7 @@ class Curve:
         """
         top5 = target.top5 or self._of_top5 or requirements.is_top5(target.name, target)
         known = tuple(profile) if top5 else ()
-        basis = (target, known, self._count)
+        basis = (target, known, self._line.count)
         if basis != self._basis:
             self._basis, self._needs = basis, self._predicted(target, known)
         return self._needs
@@ -165,7 +153,7 @@ class _Watched:
     for_growth: _Uses = field(default_factory=_Uses)
     for_efficiency: _Uses = field(default_factory=_Uses)
     curve: Curve = field(default_factory=Curve)
-    shown: Curve = field(default_factory=lambda: Curve(of_any=True))
+    course: TrainingCurve = field(default_factory=TrainingCurve)
     needs: int | None = None  # total iterations until its target
     timing: _Timing = field(default_factory=_Timing)
 
@@ -176,13 +164,14 @@ class _Watched:
 
 
 class ProgressTracker:
-    """`heard`, `forget`, `top5` and `values` may be called from any thread, all else from the loop's."""
+    """`heard`, `forget`, `top5`, `course` and `last_course` may be called from any thread, all else from the loop's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.changed = ChangedJobs()  # jobs of which `of` or `speed` may answer something else
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
+        self._grown: set[str] = set()  # jobs whose course is to be stored
         self._due = 0.0  # when SpeCon reads all jobs next
         self._pace: dict[str, FlowConInterval] = {}
         self._take_over = False
@@ -214,7 +203,9 @@ class ProgressTracker:
         with self._lock:
             if watched := self._watched.get(job.id):
                 watched.curve.heard(job, beat)
-                watched.shown.heard(job, beat)
+                watched.course.heard(job, beat, _trains(job, beat))
+                if watched.course.is_due:
+                    self._grown.add(job.id)
                 watched.timing.heard(beat)
         self.changed.add(job.id)
         usage = beat.usage
@@ -243,11 +234,17 @@ class ProgressTracker:
             watched = self._watched.get(job.id)
             return watched.curve.top5 if watched else []
 
-    def values(self, job: JobRecord) -> list[Point]:
-        """Return what the job has measured of itself, by iterations, since this coordinator has known it."""
+    def course(self, job: JobRecord) -> KeptCurve:
+        """Return how the training of a job went until now; of one that has ended as it was stored."""
+        with self._lock:
+            watched = None if job.doc.get("closed") else self._watched.get(job.id)
+            return watched.course.kept if watched else KeptCurve.of(job.doc)
+
+    def last_course(self, job: JobRecord) -> JobChanges:
+        """Return the fields that store the course of a job now, as before it is closed; empty if they are stored."""
         with self._lock:
             watched = self._watched.get(job.id)
-            return watched.shown.points if watched else []
+            return {"curve": watched.course.field} if watched and watched.course.is_new else {}
 
     def speed(self, job: JobRecord) -> TrainingSpeed:
         watched = self._watched.get(job.id)
@@ -270,7 +267,16 @@ class ProgressTracker:
         self._predict(jobs, profiles or Profiles())
         self.changed.add(*training)
         changed = [job_id for job_id in read if self._watched[job_id].facts != before[job_id]]
-        return {job_id: self._kept(job_id, at) for job_id in changed}
+        found = {job_id: self._kept(job_id, at) for job_id in changed}
+        for job_id, course in self._courses().items():
+            found[job_id] = found.get(job_id, {}) | course
+        return found
+
+    def _courses(self) -> dict[str, JobChanges]:
+        """Return, by job, the courses that have grown enough to be stored."""
+        with self._lock:
+            grown, self._grown = self._grown & self._watched.keys(), set()
+            return {job_id: {"curve": self._watched[job_id].course.stored()} for job_id in grown}
 
     def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:
         """Forget jobs that have ended; take over what another coordinator stored of the others."""
@@ -281,7 +287,8 @@ class ProgressTracker:
                 del self._watched[job_id]
             new = jobs.keys() - self._watched.keys()
             for job_id in new:
-                self._watched[job_id] = _Watched(*restored(jobs[job_id].doc, at))
+                doc = jobs[job_id].doc
+                self._watched[job_id] = _Watched(*restored(doc, at), course=TrainingCurve(KeptCurve.of(doc)))
             self.changed.add(*(jobs if self._take_over else new))
             for job_id, watched in self._watched.items() if self._take_over else ():
                 growth, efficiency = restored(jobs[job_id].doc, at)

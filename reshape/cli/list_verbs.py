@@ -148,20 +148,15 @@ def events(settings: CliSettings, job_id: str | None, after: int | None) -> None
 def _events_of(client: Client, given: str, after: int | None) -> Iterator[View]:
     """Yield the events of a job or Slaml, those of a job until it has ended: nothing more would come of it."""
     from reshape.cli import slaml_verbs
-    from reshape.client.job_output import ENDED, has_ended
+    from reshape.client.job_output import has_ended
 
     if slaml_verbs.known(client, given):
         yield from client.events(after, given)
         return
     job = with_job_id(client, given, client.job)
     job_id = str(job["job_id"])
-    if has_ended(job):
-        yield from client.events(after or 0, job_id, follow=False)
-        return
-    for event in client.events(after, job_id):
-        yield event
-        if event["type"] in ENDED:
-            return
+    begin = after or 0 if has_ended(job) else after
+    yield from client.events(begin, job_id, until_end=True)
 
 
 @click.command()

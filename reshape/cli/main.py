@@ -6,6 +6,7 @@ Exit codes: `docs/reference/command-line.md`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, 
 from reshape.cli.cluster_verbs import agent, builder, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
+from reshape.cli.run_verb import run_here
 from reshape.cli.share_verbs import shares, usage
 from reshape.cli.simulation.record_verb import record
 from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_if
@@ -305,7 +307,7 @@ def logs(settings: CliSettings, job_id: str, follow: bool, tail: int | None) -> 
 @click.pass_obj
 def dashboard(settings: CliSettings) -> None:
     """Print a link that lets one browser into the dashboard, and open it where there is a screen."""
-    from reshape.output.browser import open_privately
+    from reshape.output.browser import forwarding_hint, open_privately
 
     if settings.cluster is not None:
         raise click.UsageError(
@@ -313,7 +315,10 @@ def dashboard(settings: CliSettings) -> None:
             "service/reshape-coordinator 8080`, and `reshape dashboard` with RESHAPE_URL and RESHAPE_TOKEN beside it."
         )
     link = settings.client().login_link()
-    print_out(settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.")
+    hint = forwarding_hint(link, os.environ)
+    print_out(
+        settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.{hint}"
+    )
     if settings.output == "table":
         open_privately(link)
 
@@ -352,6 +357,7 @@ for verb in (
     cli.add_command(verb)
 cli.add_command(reshape, "scale")
 cli.add_command(submit)
+cli.add_command(run_here)
 cli.add_command(slamls)
 cli.add_command(shares)
 cli.add_command(usage)
@@ -374,6 +380,7 @@ cli.add_command(token)
 cli.sections = {
     "Your jobs": (
         "submit",
+        "run",
         "jobs",
         "job",
         "logs",

@@ -66,6 +66,8 @@ class AsyncClient:
     drain = _in_thread(Client.drain)
     undrain = _in_thread(Client.undrain)
     logs = _in_thread(Client.logs)
+    curve = _in_thread(Client.curve)
+    plot = _in_thread(Client.plot)
     gpus = _in_thread(Client.gpus)
     nodes = _in_thread(Client.nodes)
     snapshot = _in_thread(Client.snapshot)
@@ -93,10 +95,10 @@ class AsyncClient:
         return _patiently(job_output.lines(job_output.pieces(self.blocking, job_id, True)))
 
     async def events(
-        self, after: int | None = None, job_id: str | None = None, follow: bool = True
+        self, after: int | None = None, job_id: str | None = None, follow: bool = True, until_end: bool = False
     ) -> AsyncIterator[View]:
         """Yield events as `Client.events` does."""
-        stream = self.blocking.events(after, job_id, follow)
+        stream = self.blocking.events(after, job_id, follow, until_end)
         try:
             async for event in _patiently(stream):
                 yield event

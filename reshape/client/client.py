@@ -31,6 +31,7 @@ from reshape.client.connection import (
     users_socket,
 )
 from reshape.client.job import JobList, SubmittedJob
+from reshape.client.job_plot import JobPlot
 from reshape.client.progress_bar import progress_bar, waiting_given_up
 
 if TYPE_CHECKING:
@@ -318,6 +319,19 @@ class Client:
         """Let a drained node take jobs again."""
         return self._ask("POST", f"/v1/nodes/{_part(node)}/undrain")
 
+    def curve(self, job_id: str) -> View:
+        """Return how a job's training went, also after its end.
+
+        `values`: pairs of iterations and what it measures of itself (`value_name`); `speeds`: of iterations and seconds
+        per iteration; `gpus`: of iterations and the GPUs from there on. At most 65 pairs each.
+        """
+        return self._ask("GET", f"/v1/jobs/{_part(job_id)}/curve")
+
+    def plot(self, job_id: str) -> JobPlot:
+        """Return a picture of `curve` that a notebook shows; `save` writes it into a file."""
+        _, picture = self._connection.call("GET", f"/v1/jobs/{_part(job_id)}/curve.svg")
+        return JobPlot(self.curve(job_id), picture.decode())
+
     def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
         """Return a piece of the job's output from byte `offset`, empty at the end, and the next offset."""
         headers, text = self._connection.call("GET", f"/v1/jobs/{_part(job_id)}/logs?offset={offset}")
@@ -378,14 +392,17 @@ class Client:
         except CoordinatorRefused as refusal:
             return {"ok": False, "sentence": str(refusal)}
 
-    def events(self, after: int | None = None, job_id: str | None = None, follow: bool = True) -> EventStream:
+    def events(
+        self, after: int | None = None, job_id: str | None = None, follow: bool = True, until_end: bool = False
+    ) -> EventStream:
         """Yield events as they happen, those after id `after` first, until the coordinator goes away.
 
-        To resume, call again with the last event's `_id`. Close the iterator to end it earlier. `job_id`: of that only.
-        Without `follow` it ends with the newest event that is kept.
+        To resume, call again with the last event's `_id`. Close the iterator to end it earlier. `job_id`: of that only;
+        with `until_end` until that has ended. Without `follow` it ends with the newest event that is kept.
         """
         query = {} if after is None else {"after": str(after)}
         query |= {} if follow else {"follow": "false"}
+        query |= {"until_end_of": job_id} if until_end and job_id is not None else {}
         return EventStream(self._connection, f"/v1/events?{urlencode(query)}" if query else "/v1/events", job_id)
 
     def _rows(self, path: str, name: str) -> list[View]:

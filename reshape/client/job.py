@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reshape.client import progress_bar as progress
 from reshape.client.connection import View
 from reshape.client.job_output import has_ended
+from reshape.client.job_plot import JobPlot
 
 if TYPE_CHECKING:
     from reshape.client.client import Client
@@ -65,6 +66,14 @@ class SubmittedJob(dict[str, Any]):
     def logs(self) -> str:
         """Return what the training has printed so far."""
         return self._client.output(self.job_id)
+
+    def curve(self) -> View:
+        """Return its value, its speed and its GPUs by iterations, as `Client.curve` does."""
+        return self._client.curve(self.job_id)
+
+    def plot(self) -> JobPlot:
+        """Return a picture of how its training goes, or went, that a notebook shows; `save` writes it into a file."""
+        return self._client.plot(self.job_id)
 
     def explain(self) -> str:
         """Return why the job has the GPUs that it has, or waits."""

@@ -7,7 +7,25 @@ import os
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def forwarding_hint(address: str, environment: Mapping[str, str]) -> str:
+    """How a browser elsewhere reaches an address of this machine's own, for who works over SSH; else empty."""
+    place = urlsplit(address)
+    parts = environment.get("SSH_CONNECTION", "").split()
+    if len(parts) != 4 or place.hostname not in LOOPBACK or place.port is None:
+        return ""
+    user = f"{environment['USER']}@" if environment.get("USER") else ""
+    other = "" if parts[3] == "22" else f" -p {parts[3]}"
+    return (
+        f"\nYou are here by SSH: run this on the machine with the browser first, and keep it running:\n"
+        f"  ssh -N{other} -L {place.port}:{place.hostname}:{place.port} {user}{parts[2]}"
+    )
 
 
 def open_privately(address: str) -> bool:

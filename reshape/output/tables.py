@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from coordinator.dashboard import words as said
+
 Cells = Sequence[str]
 Paints = Mapping[int, Callable[[str], str]]  # by the place of a column: colours one of its cells
 
@@ -107,15 +109,8 @@ def shortened(text: str, width: int) -> str:
 
 
 def middle_cut(text: str, width: int) -> str:
-    """The text in at most so many columns, with a mark in the middle: names often differ at their ends."""
-    if columns(text) <= width:
-        return text
-    kept = text if len(text) <= 2 * width else text[:width] + text[-width:]  # one by one takes long of a long one
-    while columns(kept) >= width:
-        at = len(kept) // 2
-        kept = kept[:at] + kept[at + 1 :]
-    at = (len(kept) + 1) // 2
-    return f"{kept[:at]}…{kept[at:]}"
+    """The text in at most so many columns of a terminal, cut in its middle."""
+    return said.middle_cut(text, width, columns)
 
 
 def cut_apart(names: Sequence[str], width: int) -> list[str]:

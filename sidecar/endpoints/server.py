@@ -256,8 +256,12 @@ class OutputEndpoint(Endpoint):
             raise self.refuse()
         self.trusted = True
         call = self.read(OutputCall)
-        if not 0 <= call.offset < MOST_GENERATION or not 0 < call.limit <= MOST_OUTPUT:
-            raise Refusal(400, f"the body cannot be used: ask for 1 to {MOST_OUTPUT} bytes from offset 0 or more")
+        if not -MOST_OUTPUT <= call.offset < MOST_GENERATION or not 0 < call.limit <= MOST_OUTPUT:
+            raise Refusal(
+                400,
+                f"the body cannot be used: ask for 1 to {MOST_OUTPUT} bytes from offset 0 or more, or from at most "
+                f"{MOST_OUTPUT} bytes before the end, as an offset below 0",
+            )
         path = Path(self.sidecar.settings.launch.output)
         try:
             piece = await asyncio.to_thread(_output, path, call.offset, call.limit)

@@ -24,8 +24,8 @@ class Browser:
         assert browser.get(Caller(live)("POST", "/v1/logins").doc["path"]).status == 200
         return browser
 
-    def get(self, path: str) -> Answer:
-        return self._keep(self._call("GET", path, Cookie=self.cookie))
+    def get(self, path: str, **headers: str) -> Answer:
+        return self._keep(self._call("GET", path, Cookie=self.cookie, **headers))
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
         body = urlencode(fields).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,8 @@ def test_a_job_is_reshaped_by_a_form_and_given_back_to_the_scheduler(browser: Br
 def test_a_job_is_cancelled_by_a_form_and_then_has_no_actions(browser: Browser, world: World) -> None:
     assert browser.post("/jobs/one/cancel", {"csrf": browser.proof}).status == 303
     world.run(lambda w: w.states()["one"] == s.CANCELLED)
-    assert "csrf" not in browser.get("/jobs/one").raw.decode().partition("<main")[2]
+    page = browser.get("/jobs/one").raw.decode().partition("<main")[2]
+    assert not any(f"/jobs/one/{action}" in page for action in ("cancel", "reshape", "suspend"))
 
 
 def test_a_job_is_suspended_and_resumed_by_forms() -> None:
@@ -50,6 +52,50 @@ def test_a_job_is_suspended_and_resumed_by_forms() -> None:
         assert ">Suspend<" in browser.get("/jobs/one").raw.decode()
 
 
+def test_a_job_that_has_ended_is_run_again_by_a_form(browser: Browser, world: World) -> None:
+    world.api.cancel("one")
+    world.run(lambda w: bool(w.users.get("jobs", "one")["closed"]))
+    assert "Run again" in browser.get("/jobs/one").raw.decode()
+    answer = browser.post("/jobs/one/rerun", {"csrf": browser.proof})
+    assert (answer.status, answer.headers["Location"]) == (303, "/jobs/one")
+    world.run(lambda w: w.states()["one"] == s.RUNNING)
+
+
+def test_a_job_is_submitted_by_a_form(browser: Browser, world: World) -> None:
+    fields = {"command": "python train.py --name 'a b'", "gpus": "1, 2", "name": "new", "deadline": "2h", "code": "/p"}
+    answer = browser.post("/submit", {"csrf": browser.proof, **fields, "image": ""})
+    assert (answer.status, answer.headers["Location"]) == (303, "/jobs/new")
+    doc = world.users.get("jobs", "new")
+    assert doc["command"] == ["python", "train.py", "--name", "a b"]
+    assert (doc["optional_num_gpus"], doc["sla"], doc["code"]) == ([1, 2], "2h", "/p")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"command": "", "gpus": "1"}, "Write the command that trains"),
+        ({"command": "a 'b", "gpus": "1"}, "The command cannot be read: no closing quotation"),
+        ({"command": "a", "gpus": "many"}, "are no counts"),
+        ({"command": "a", "gpus": "1", "deadline": "soon"}, "sla"),
+        ({"command": "a", "gpus": "1", "name": "one"}, "job_id 'one' belongs to another job"),
+    ],
+)
+def test_a_form_that_is_no_job_says_why_and_keeps_what_was_written(
+    browser: Browser, world: World, fields: dict[str, str], said: str
+) -> None:
+    answer = browser.post("/submit", {"csrf": browser.proof, **fields})
+    page = answer.raw.decode()
+    assert answer.status in (400, 409)
+    assert said in html.unescape(page)
+    assert f'value="{html.escape(fields["gpus"])}"' in page
+    assert len(world.users.list("jobs")) == 1
+
+
+def test_a_command_for_a_shell_is_given_to_one(browser: Browser, world: World) -> None:
+    browser.post("/submit", {"csrf": browser.proof, "command": "cd x && python a.py", "gpus": "0", "name": "new"})
+    assert world.users.get("jobs", "new")["command"] == ["sh", "-c", "cd x && python a.py"]
+
+
 def test_a_node_is_drained_and_given_back_by_a_form(browser: Browser, world: World) -> None:
     assert "<option>n1</option>" in browser.get("/").raw.decode()
     assert browser.post("/drain", {"csrf": browser.proof, "node": "n1", "drained": "yes"}).status == 303
@@ -62,7 +108,7 @@ def test_a_node_is_drained_and_given_back_by_a_form(browser: Browser, world: Wor
     assert browser.post("/drain", {"node": "n1", "drained": "yes"}).status == 403
 
 
-@pytest.mark.parametrize("action", ["cancel", "reshape", "suspend"])
+@pytest.mark.parametrize("action", ["cancel", "reshape", "suspend", "rerun"])
 def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser, world: World, action: str) -> None:
     before = dict(world.job("one").doc)
     for fields in ({"gpus": "2"}, {"gpus": "2", "csrf": "x"}):
@@ -72,6 +118,19 @@ def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser,
     assert browser.get(f"/jobs/one/{action}").status == 405
     assert Browser(browser.live).post(f"/jobs/one/{action}", other).status == 401
     assert world.job("one").doc == before
+
+
+def test_nothing_is_submitted_without_the_pages_own_proof(browser: Browser, world: World) -> None:
+    job = {"command": "sh", "gpus": "1"}
+    assert browser.post("/submit", job).status == 403
+    assert browser.post("/submit", {**job, "csrf": "x"}).status == 403
+    assert browser.post("/submit", {**job, "csrf": browser.proof}, Origin="http://127.0.0.1:1").status == 403
+    assert Browser(browser.live).post("/submit", {**job, "csrf": browser.proof}).status == 401
+    assert len(world.users.list("jobs")) == 1
+
+
+def test_an_output_is_for_those_who_are_logged_in(browser: Browser) -> None:
+    assert Browser(browser.live).get("/jobs/one/log").status == 401
 
 
 def test_what_cannot_be_done_is_told_in_a_sentence(browser: Browser) -> None:

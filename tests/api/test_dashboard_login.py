@@ -117,7 +117,7 @@ def test_every_page_forbids_what_is_not_ours(live: Live, path: str) -> None:
 
 def test_files_are_kept_by_the_browser_as_long_as_they_are_the_same(live: Live) -> None:
     found = re.findall(r'"(/static/[^"]+)"', Browser.logged_in(live).get("/").raw.decode())
-    names = ("dashboard.css", "dashboard.js", "icon.svg")
+    names = ("dashboard.css", "curve.css", "dashboard.js", "icon.svg")
     assert {path.partition("?")[0] for path in found} == {f"/static/{name}" for name in names}
     for path in found:
         assert "immutable" in Browser(live).get(path).headers["Cache-Control"]

@@ -11,9 +11,12 @@ from urllib.parse import quote
 
 import pytest
 
+from coordinator.api.page_reads import TAIL
 from coordinator.dashboard.pages import JOBS_PER_PAGE, Pages
 from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.api.browser import Browser
+from tests.api.caller import Caller
 from tests.fakes.coordinator_api import serve
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -110,6 +113,15 @@ def test_the_queue_tells_why_a_job_waits_and_when_it_starts(browser: Browser, wo
     assert "second" not in seen(browser, "/jobs?show=running")
 
 
+def test_a_job_that_can_never_start_is_told_in_red(browser: Browser, world: World) -> None:
+    world.submit("huge", [8, 16], LONG)
+    world.tick()
+    said = "cannot start: it needs 8 GPUs of one node, and the largest has 4"
+    assert f'<small class="bad">{said}</small>' in browser.get("/jobs?show=waiting").raw.decode()
+    assert f'<p class="bad">{said}</p>' in browser.get("/").raw.decode()
+    assert browser.get("/jobs?show=waiting").raw.decode().count("cannot start") == 1
+
+
 def test_ended_and_refused_jobs_have_pages_of_their_own(browser: Browser, world: World) -> None:
     world.users.insert("jobs", {"_id": "odd", "job_id": "odd", "state": "submitted", "num_gpus": "many"})
     world.api.cancel("second")
@@ -147,19 +159,123 @@ def test_a_jobs_page_tells_what_was_decided_what_happened_and_what_it_wrote(brow
     waits = seen(browser, "/jobs/second")
     assert "let job second wait" in waits
     assert "second waits" in waits
-    world.machines.outputs["first"] = b"".join(b"step %d\n" % n for n in range(5_000))
+    world.machines.outputs["first"] = b"".join(b"step %d\n" % n for n in range(20_000))
     text = seen(browser, "/jobs/first")
     assert "start job first on 4 GPUs" in text
     assert "candidate" in text
     assert "started" in text
-    assert "step 4999" in text
+    assert "step 19999" in text
     assert "step 2000" not in text, "all of a long output was sent"
-    assert "step 4999" in seen(browser, "/jobs/first"), "what was read before is not shown again"
-    world.machines.outputs["first"] += b"step 5000\n"
+    assert "step 19999" in seen(browser, "/jobs/first"), "what was read before is not shown again"
+    world.machines.outputs["first"] += b"step 20000\n"
     text = seen(browser, "/jobs/first")
-    assert "step 4999 step 5000" in text
+    assert "step 19999 step 20000" in text
     raw = browser.get("/jobs/first").raw.decode()
     assert raw.count("<rect") == 2 * 4, "each GPU, reserved and then in use"
+
+
+def test_of_a_huge_output_no_more_is_read_than_is_shown(browser: Browser, world: World) -> None:
+    world.machines.outputs["first"] = b"step 1\n" * 20_000_000
+    assert seen(browser, "/jobs/first").count("step 1") > 1_000
+    for _ in range(3):
+        world.machines.outputs["first"] += b"more\n" * 1_000_000
+        assert "more more" in seen(browser, "/jobs/first")
+    assert world.machines.output_read < 10 * TAIL
+
+
+def test_all_of_an_output_is_downloaded_as_a_file(browser: Browser, world: World) -> None:
+    world.machines.outputs["first"] = b"".join(b"step %d\n" % n for n in range(100_000))
+    answer = browser.get("/jobs/first/log")
+    assert answer.raw == world.machines.outputs["first"]
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="first.log"'
+    assert browser.get("/jobs/nobody/log").status == 404
+
+
+def test_beside_the_fleet_stand_the_queue_with_expected_starts_and_the_last_decisions(browser: Browser) -> None:
+    text = seen(browser, "/")
+    assert re.search(r"Queue 1 waits second .* GPUs.* starts in about", text)
+    assert re.search(r"Last decisions [\d:]+ let job second wait", text)
+    assert "GPU-hours" in text
+
+
+def test_gpus_that_do_the_same_are_one_tile_that_says_whose_and_since_when(world: World) -> None:
+    world.users.update("jobs", "first", {}, {"owner": "mia"})
+    world.tick()
+    with serve(world.api) as live:
+        raw = Browser.logged_in(live).get("/").raw.decode()
+        assert raw.count('<li class="gpu in-use n4') == 1
+        assert re.search(r"<small>mia · \d\d:\d\d</small>", raw)
+
+
+def test_of_many_nodes_a_map_is_shown_with_each_gpu() -> None:
+    nodes = [FoundNode(f"m{n}", tuple(FoundGpu(f"m{n}-{i}", "A100", None, True) for i in range(8))) for n in range(12)]
+    world = World(nodes=nodes)
+    world.tick()
+    with serve(world.api) as live:
+        raw = Browser.logged_in(live).get("/").raw.decode()
+        assert '<ul class="map">' in raw
+        assert raw.count('<rect class="of" x=') >= 100
+        assert raw.index("<b>m2</b>") < raw.index("<b>m10</b>"), "in their natural order"
+
+
+def test_an_address_without_a_page_keeps_the_way_to_the_others(browser: Browser) -> None:
+    lost = browser.get("/nowhere", Accept="text/html")
+    assert lost.status == 404
+    assert '<a href="/jobs"' in lost.raw.decode()
+    assert "There is no page at this address" in lost.raw.decode()
+    assert '<a href="/jobs"' in browser.get("/jobs/nobody", Accept="text/html").raw.decode()
+
+
+def test_an_address_without_a_page_shows_nothing_of_us_to_strangers(browser: Browser) -> None:
+    lost = Browser(browser.live).get("/nowhere", Accept="text/html")
+    assert lost.status == 404
+    assert "/jobs" not in lost.raw.decode()
+
+
+def test_the_timeline_shows_the_time_that_was_chosen_a_line_for_now_and_what_is_predicted() -> None:
+    world = World.training([1, 2, 4], LONG)
+    world.pass_time(30.0)
+    world.c.forecaster.update()
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        raw = browser.get("/timeline?last=60").raw.decode()
+        assert '<g class="now">' in raw
+        assert re.search(r"<title>gpu-0: one, predicted, ", raw)
+        now = float(raw.partition('<g class="now"><line x1="')[2].partition('"')[0])
+        first = min(float(x) for x in re.findall(r'in-use"><title>gpu-0[^<]*</title><rect x="([\d.]+)"', raw))
+        assert now - first < 0.02 * (1000 - 130), "half a minute of an hour and a half"
+
+
+def test_the_timeline_goes_back_and_forth_in_time() -> None:
+    world = World.training([1, 2, 4], Behaviour(iterations=100_000))
+    for _ in range(5):
+        world.pass_time(300.0)
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        raw = browser.get("/timeline?last=10").raw.decode()
+        earlier = html.unescape(raw.partition('rel="prev" href="')[2].partition('"')[0])
+        before = browser.get(earlier).raw.decode()
+        assert '<g class="now">' not in before, "the past has no forecast"
+        assert "gpu-0: one, in use" in before
+        assert 'rel="next"' in before and ">now</a>" in before
+
+
+def test_events_are_told_in_groups_by_what_came_of_them() -> None:
+    world = World.training([1, 2, 4])
+    world.api.request("one", 2, None)
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
+    with serve(world.api) as live:
+        text = seen(Browser.logged_in(live), "/jobs/one")
+        events = text.rpartition("Events ")[2]
+        assert re.search(r"reshaped 4 to 2 GPUs, stood still for [\d.]+ s \d steps", events)
+        assert events.index("reshaped") < events.index("started") < events.index("submitted")
+
+
+def test_the_head_of_a_job_tells_how_much_its_deadline_leaves() -> None:
+    world = World.training([1, 2, 4], sla="2h")
+    with serve(world.api) as live:
+        text = seen(Browser.logged_in(live), "/jobs/one")
+        assert re.search(r"deadline [\d :-]+, 1 h \d+ min to spare", text)
 
 
 def test_the_values_that_a_job_reports_are_drawn_and_told(world: World) -> None:
@@ -169,13 +285,36 @@ def test_the_values_that_a_job_reports_are_drawn_and_told(world: World) -> None:
     for _ in range(10):
         world.pass_time(5.0)
         falling.value = (falling.value or 0.0) * 0.9
-    points = world.api.values("curve")
+    points = world.api.curve("curve")["values"]
     assert len(points) > 1
     with serve(world.api) as live:
         raw = Browser.logged_in(live).get("/jobs/curve").raw.decode()
-        assert "loss over iterations" in raw
-        assert "<polyline" in raw
+        assert ">loss</text>" in raw
+        assert raw.count("<polyline") == 2, "its loss and its speed"
+        assert "4 GPUs from iteration" in raw
         assert f"<td>{points[0][0]:.0f}</td>" in raw
+
+
+def test_the_curve_of_a_job_is_still_there_when_it_has_ended() -> None:
+    falling = Behaviour(iterations=120, value=2.0, value_name="loss")
+    world = World.training([1, 2, 4], falling)
+    world.pass_time(6.0)
+    world.api.request("one", 2, None)
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
+    world.run(lambda w: w.states()["one"] == s.COMPLETED and bool(w.users.get("jobs", "one")["closed"]))
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        raw = browser.get("/jobs/one").raw.decode()
+        assert "from 4 to 2 GPUs after" in raw
+        assert raw.count("<polyline") == 2
+        curve = Caller(live)("GET", "/v1/jobs/one/curve").doc
+        assert [gpus for _, gpus in curve["gpus"]] == [4, 2]
+        assert curve["values"][-1][0] > 100
+        answer = Caller(live)("GET", "/v1/jobs/one/curve.svg")
+        picture = Outline(answer.raw.decode())
+        assert answer.headers["Content-Type"].startswith("image/svg+xml")
+        assert picture.unlabelled == []
+        assert "loss" in picture.texts
 
 
 def test_the_timeline_shows_each_gpu_and_marks_a_reshape() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -42,11 +43,26 @@ def test_more_gpus_would_start_a_waiting_job_and_the_form_keeps_what_was_asked(b
     assert world.store.writes == before
 
 
+def test_what_changes_is_drawn_below_what_happens_now(browser: Browser) -> None:
+    page = asked(browser, count="4", gpu_type="V100")[1]
+    assert page.count('<svg class="gantt"') == 2
+    assert re.search(r'<g class="earlier"><title>two: ', page)
+    assert re.search(r'<g class="same"><title>one: ', page)
+
+
+def test_a_job_that_is_not_there_yet_is_tried(browser: Browser, world: World) -> None:
+    page = asked(browser, new_gpus="4", new_iterations="50")[1]
+    assert re.search(r'<g class="added"><title>new-1: starts in ', page)
+    assert "new-1" not in world.states()
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"count": "many", "gpu_type": "V100"}, "is no count and type"),
         ({"count": "2"}, "is no count and type"),
+        ({"new_gpus": "2"}, "A new job needs GPU counts"),
+        ({"new_gpus": "x", "new_iterations": "5"}, "are no counts"),
         ({"job": "one"}, "A deadline needs a job and a time"),
         ({"job": "one", "deadline": "soon"}, "names no job and time"),
         ({"job": "nobody", "deadline": "30m"}, "There is no job"),

@@ -73,6 +73,32 @@ def test_a_stream_that_is_not_followed_ends_with_what_is_kept(live: Live) -> Non
     stream.close()
 
 
+def test_a_stream_ends_with_its_job_and_has_its_last_events(live: Live) -> None:
+    live.coordinator.submit({"command": "x", "optional_num_gpus": [1], "job_id": "a"})
+    stream = Stream(live, "/v1/events?until_end_of=a")
+    tell(live, 1)
+    assert stream.event()[1] == "gpu"
+    live.coordinator.cancel("a")
+    assert stream.event()[1] == "cancelled"
+    assert stream.line() == "", "it goes on"
+    stream.close()
+
+
+@pytest.mark.parametrize("how", ["ended before", "not there", "not accepted"])
+def test_a_stream_of_a_job_that_is_over_does_not_wait(live: Live, how: str) -> None:
+    """It may have ended between two questions of the client, so that no event tells of it any more."""
+    if how != "not there":
+        live.coordinator.submit({"command": "x", "optional_num_gpus": [1], "job_id": "a"})
+    if how == "ended before":
+        live.coordinator.cancel("a")
+    if how == "not accepted":
+        live.coordinator.documents["a"] |= {"problems": ["command is missing"]}
+        live.coordinator.set_aside.add("a")
+    stream = Stream(live, "/v1/events?until_end_of=a")
+    assert stream.line() == "", "it goes on"
+    stream.close()
+
+
 def test_many_events_arrive_in_order(live: Live) -> None:
     tell(live, 3 * events.BATCH)
     stream = Stream(live, "/v1/events?after=0")

@@ -307,7 +307,7 @@ def test_a_pod_of_a_gang_says_which_it_is_and_its_trainer_is_told_where_the_othe
         ("stop", {**STOP, "grace_s": -1}, "grace_s"),
         ("stop", {**STOP, "command_id": ""}, "command_id"),
         ("checkpoint", {"generation": 1}, "command_id"),
-        ("output", {"offset": -1, "limit": 10}, "offset"),
+        ("output", {"offset": -(1 << 30), "limit": 10}, "offset"),
         ("output", {"offset": 0, "limit": 1 << 30}, "bytes"),
         ("output", {"offset": 0}, "limit"),
     ],
@@ -401,6 +401,9 @@ def test_the_coordinator_reads_what_the_trainer_printed(coordinator: TinyCoordin
     text = (launch.folder / "output.log").read_bytes()
     answer = launch.call("output", {"offset": 5, "limit": 10})[2]
     assert (base64.b64decode(answer["data"]), answer["offset"]) == (text[5:15], 15)
+    answer = launch.call("output", {"offset": -7, "limit": 1000})[2]
+    end = base64.b64decode(answer["data"])
+    assert (launch.folder / "output.log").read_bytes()[: answer["offset"]].endswith(end) and len(end) >= 7, "the end"
     answer = launch.call("output", {"offset": 1 << 40, "limit": 10})[2]
     found = base64.b64decode(answer["data"])
     assert found == kept_output.LOST.encode() + text[:10], "this is another log than the one that was read"

@@ -33,6 +33,7 @@ FLAGS = (
     "--disable-extensions", "--disable-default-apps", "--remote-debugging-port=0",
 )  # fmt: skip
 WIDE, PHONE = (1280, 860, False), (390, 844, True)
+TABLET, LARGE = (768, 1024, False), (1920, 1080, False)
 LARGEST = 64 * 1024 * 1024  # bytes of one answer, as of a screenshot
 
 NAVIGATED = -32000  # the code of an answer from a page that has just been left

@@ -11,6 +11,7 @@ from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
 SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(6)))
+USERS = ("mia", "jan", "noor", "li", "ada", "tom")
 EVIL = "<script>window.ran=1</script><img src=x onerror='window.ran=1'>"
 
 
@@ -54,3 +55,35 @@ def busy() -> World:
     world.tick()
     world.c.forecaster.update()
     return world
+
+
+def fleet(nodes: int) -> World:
+    """Nodes of eight GPUs, on most of which jobs of six users train; some wait."""
+    found = [
+        FoundNode(f"node-{n}", tuple(FoundGpu(f"node-{n}-gpu-{i}", "A100", 80 << 30, True) for i in range(8)))
+        for n in range(nodes)
+    ]
+    world = World(gpus=0, nodes=found)
+    for number in range(2 * nodes + 4):
+        count = (1, 2, 4, 8)[number % 4]
+        counts = [count] if number % 3 else [count // 2 or 1, count]
+        world.submit(
+            f"{('resnet50', 'bert-large', 'vit-sweep-lr', 'llama')[number % 4]}-{number}",
+            counts,
+            Behaviour(iterations=50_000, value=2.0, value_name="loss"),
+            owner=USERS[number % len(USERS)],
+        )
+    world.run(lambda w: sum(state == s.RUNNING for state in w.states().values()) >= nodes)
+    world.pass_time(30.0)
+    world.c.forecaster.update()
+    return world
+
+
+def lab() -> World:
+    """Twelve nodes: 96 GPUs."""
+    return fleet(12)
+
+
+def centre() -> World:
+    """125 nodes: 1,000 GPUs."""
+    return fleet(125)

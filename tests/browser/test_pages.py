@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.chrome import PHONE, WIDE, Chrome
+from tests.browser.chrome import LARGE, PHONE, TABLET, WIDE, Chrome
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.scene import EVIL, busy, go, log_in
 from tests.fakes.coordinator_api import Live, serve
@@ -25,8 +25,10 @@ PAGES = {
     "job-waiting": "/jobs/later-0",
     "decisions": "/decisions",
     "what-if": "/what-if",
+    "submit": "/submit",
 }
 LOOKS = {"light": (False, WIDE), "dark": (True, WIDE), "phone": (False, PHONE), "phone-dark": (True, PHONE)}
+LOOKS |= {"tablet": (False, TABLET), "large-dark": (True, LARGE)}
 NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "region", "progressbar"}
 
 # Text and what lies behind it, of all that is shown; the worst contrasts (WCAG asks for 4.5).

@@ -34,6 +34,7 @@ from tests.fakes.store import MemoryStore
 TOKEN = "token-of-the-tests"
 KEY = b"key of every launch"
 View = dict[str, Any]
+NO_CURVE: View = {"value_name": None, "values": [], "speeds": [], "gpus": []}
 
 
 class FakeCoordinator:
@@ -42,6 +43,8 @@ class FakeCoordinator:
         self.documents: dict[str, View] = {}  # as they are shown
         self.submitted: dict[str, View] = {}  # as they came
         self.outputs: dict[str, bytes] = {}
+        self.set_aside: set[str] = set()  # jobs that are not accepted
+        self.curves: dict[str, View] = {}  # without `job_id`
         self.stored_decisions: list[View] = []
         self.events: list[View] = []
         self.callbacks: list[Callable[[], None]] = []
@@ -120,20 +123,30 @@ class FakeCoordinator:
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         self._store()
         with self.lock:
-            return [dict(j) for j in self.documents.values() if include_ended or within_s or j["state"] not in s.ENDED]
+            return [
+                self.job(job_id)
+                for job_id, job in self.documents.items()
+                if include_ended or within_s or job["state"] not in s.ENDED
+            ]
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
         found = [job for job in self.jobs(group == "ended") if named in job["job_id"]]
         return {"jobs": found[offset : offset + limit], "total": len(found), "counts": {"running": 0, "waiting": 0}}
 
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        return {job_id: self.documents[job_id]["state"] for job_id in job_ids if job_id in self.documents}
+    def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
+        known = {job_id: self.documents[job_id] for job_id in job_ids if job_id in self.documents}
+        return {
+            job_id: {"state": doc["state"], "owner": doc.get("owner"), "start_ts": doc["start_ts"]}
+            for job_id, doc in known.items()
+            if doc["state"] not in s.ENDED and job_id not in self.set_aside
+        }
 
     def job(self, job_id: str) -> View:
         self._store()
         if job_id not in self.documents:
             raise Rejected(f"There is no job {job_id!r}; `reshape jobs -a` lists all.", 404)
-        return dict(self.documents[job_id])
+        found = self.documents[job_id]
+        return {**found, "closed": found["state"] in s.ENDED}
 
     def cancel(self, job_id: str) -> View:
         self.job(job_id)
@@ -150,14 +163,17 @@ class FakeCoordinator:
         self.documents[job_id]["wanted"] = gpus
         return {"decision_id": f"wish-{job_id}-{gpus}"}
 
+    def coming(self) -> list[tuple[str, str, float, float]]:
+        return []
+
     def wall(self) -> float:
         return 1000.0
 
     def history(self) -> list[View]:
         return self.events_after(0, 5000)
 
-    def values(self, job_id: str) -> list[tuple[float, float]]:
-        return []
+    def curve(self, job_id: str) -> View:
+        return {"job_id": self.job(job_id)["job_id"], **self.curves.get(job_id, NO_CURVE)}
 
     def decided(self, offset: int, limit: int) -> tuple[list[View], bool]:
         return self.stored_decisions[::-1][offset : offset + limit], False

@@ -234,9 +234,14 @@ class Machines:
     def ended(self, doc: Doc) -> frozenset[int]:
         return frozenset()
 
+    output_read = 0  # bytes of `outputs`, by all calls
+
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
-        text = self.outputs.get(str(doc.get("job_id")), b"")[offset : offset + limit]
-        return text, offset + len(text)
+        whole = self.outputs.get(str(doc.get("job_id")), b"")
+        begin = offset if offset >= 0 else max(0, len(whole) + offset)
+        text = whole[begin : begin + limit]
+        self.output_read += len(text)
+        return text, begin + len(text)
 
     def _find(self, doc: Doc) -> Launch | None:
         return self.launches.get((str(doc["job_id"]), int(doc["launch"])))

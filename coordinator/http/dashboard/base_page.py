@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from coordinator import dashboard
-from coordinator.adapters.clock import SystemClock
+from coordinator.adapters.clock import SystemClock, zone_minutes
 from coordinator.dashboard.pages import TABS, Page, Pages
 from coordinator.errors import Rejected
 from coordinator.http.base import Handler
@@ -101,18 +101,32 @@ class PageHandler(Handler):
         return await loop.run_in_executor(self.dashboard.threads, self.dashboard.pages.page, source, address)
 
     def show(
-        self, title: str, body: str = "", page: Page | None = None, notice: str = "", forward: str = "", foot: str = ""
+        self,
+        title: str,
+        body: str = "",
+        page: Page | None = None,
+        notice: str = "",
+        forward: str = "",
+        foot: str = "",
+        actions: str = "",
     ) -> None:
-        """Write a whole page; one without `page` is for those who are not logged in, too."""
+        """Write a whole page; one without `page` is for those who are not logged in, too.
+
+        `actions`: forms below the head of the page, `foot`: below all parts.
+        """
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        proof = self.dashboard.sessions.proof(self.session) if page else ""
+        knows = page is not None or (self.has_access() and not forward)
+        proof = self.dashboard.sessions.proof(self.session) if knows else ""
         about: dict[str, Any] = {
             "title": title,
             "page": page,
+            "navigates": knows,
             "body": body,
             "notice": notice,
             "forward": forward,
             "foot": foot,
+            "actions": actions,
+            "zone": zone_minutes(),
         }
         self.write(self.dashboard.pages.html("layout.html", asset=asset, tabs=TABS, csrf=proof, **about))
 
@@ -135,5 +149,6 @@ class PageHandler(Handler):
         if status == 401:
             self.show("Log in", self.dashboard.pages.html("login.html", sentence=self.why_not(sentence)))
         else:
-            self.show(f"Error {status}", notice=" ".join([sentence, *problems, f"(error {error_id})"]))
+            title = "Not found" if status == 404 else f"Error {status}"
+            self.show(title, notice=" ".join([sentence, *problems, f"(error {error_id})"]))
         self.finish()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -12,6 +14,8 @@ from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
 from adaptive_scheduler.settings import QueueOrder
+from coordinator.dashboard import new_job
+from coordinator.dashboard.gantt import gantt
 from coordinator.dashboard.pages import Page, job_href
 from coordinator.errors import Rejected, Unauthorized
 from coordinator.http import wire
@@ -19,6 +23,7 @@ from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
 from coordinator.http.events import KEEP_ALIVE_S, RETRY_MS
+from coordinator.http.jobs import LOG_CHUNK
 from coordinator.policies import POLICIES
 
 ORDERS = get_args(QueueOrder)
@@ -35,10 +40,13 @@ class DashboardHandler(PageHandler):
         page = await self.page(self.request.uri or "/")
         # Forms are no parts of the page: they hold a proof of this session.
         fill, proof = self.dashboard.pages.html, self.dashboard.sessions.proof(self.session)
-        open_ = page.job is not None and not page.job.get("finish_ts")
-        actions = fill("job/actions.html", view=page.job, csrf=proof) if open_ else ""
+        actions = ""
+        if page.job is not None and page.job.get("closed"):
+            actions = fill("job/again.html", view=page.job, csrf=proof)
+        elif page.job is not None and not page.job.get("finish_ts"):
+            actions = fill("job/actions.html", view=page.job, csrf=proof)
         foot = fill("node_actions.html", nodes=page.nodes, csrf=proof) if page.nodes else ""
-        self.show(page.title, actions, page, foot=foot)
+        self.show(page.title, page=page, foot=foot, actions=actions)
 
 
 class JobActionHandler(PageHandler):
@@ -52,6 +60,59 @@ class JobActionHandler(PageHandler):
         else:
             await self.call(getattr(self.coordinator, action), job_id)
         self.redirect(job_href(job_id), status=303)
+
+
+class SubmitHandler(PageHandler):
+    """Submits a job by a form; the job's page then shows what becomes of it."""
+
+    async def get(self) -> None:
+        await self._ask({})
+
+    async def post(self) -> None:
+        fields = self.form()
+        try:
+            job = await self.call(self.coordinator.submit, new_job.document(fields))
+        except Rejected as refused:
+            self.set_status(refused.status)
+            await self._ask(fields, " ".join([str(refused), *refused.problems[1:]]))
+        else:
+            self.redirect(job_href(job["job_id"]), status=303)
+
+    async def _ask(self, given: Mapping[str, str], notice: str = "") -> None:
+        page, shared = await self.page("/submit"), self.dashboard
+        types = sorted({node["gpu_type"] for node in page.nodes} - {None})
+        proof = shared.sessions.proof(self.session)
+        self.show(page.title, shared.pages.html("submit_form.html", csrf=proof, given=given, types=types), page, notice)
+
+
+class LogFileHandler(PageHandler):
+    """All that a job's training wrote, as a file; read and sent piece by piece."""
+
+    async def get(self, job_id: str) -> None:
+        piece, offset = await self.call(self.coordinator.logs, job_id, 0, LOG_CHUNK)
+        name = re.sub(r"[^\w.-]", "_", job_id, flags=re.ASCII)[:100]
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}.log"')
+        with contextlib.suppress(StreamClosedError):
+            while piece:
+                self.write(piece)
+                await self.flush()
+                piece, offset = await self.call(self.coordinator.logs, job_id, offset, LOG_CHUNK)
+
+
+class NoPageHandler(PageHandler):
+    """Any address without a page: it says so, to a browser with the way to the others for who is logged in."""
+
+    public = True
+
+    def get(self) -> None:
+        raise Rejected("There is no page at this address; GET /v1/openapi.yaml lists those of the API.", 404)
+
+    def show_error(self, status: int, sentence: str, problems: Sequence[str], error_id: str) -> None:
+        if "text/html" in self.request.headers.get("Accept", ""):
+            super().show_error(status, sentence, problems, error_id)
+        else:
+            Handler.show_error(self, status, sentence, problems, error_id)
 
 
 class DrainFormHandler(PageHandler):
@@ -73,7 +134,9 @@ class WhatIfHandler(PageHandler):
         fields, loop = self.form(), asyncio.get_running_loop()
         try:
             call = loop.run_in_executor(self.dashboard.simulations, self.coordinator.what_if, fields)
-            answer = self.dashboard.pages.html("what_if/answer.html", answer=await call)
+            found = await call
+            picture = gantt(found["times"])
+            answer = self.dashboard.pages.html("what_if/answer.html", answer=found, picture=picture)
         except Rejected as refused:
             self.set_status(refused.status)
             await self._answer(fields, {}, str(refused))
@@ -212,7 +275,9 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/", DashboardHandler),
     (r"/jobs", DashboardHandler),
     (r"/jobs/([^/]{1,512})", DashboardHandler),
-    (r"/jobs/([^/]{1,512})/(cancel|reshape|suspend|resume)", JobActionHandler),
+    (r"/jobs/([^/]{1,512})/(cancel|reshape|suspend|resume|rerun)", JobActionHandler),
+    (r"/jobs/([^/]{1,512})/log", LogFileHandler),
+    (r"/submit", SubmitHandler),
     (r"/drain", DrainFormHandler),
     (r"/timeline", DashboardHandler),
     (r"/decisions", DashboardHandler),
@@ -221,4 +286,5 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/login", LoginHandler),
     (r"/logout", LogoutHandler),
     (r"/static/([a-z.]{1,40})", AssetHandler),
+    (r"/(?!v1/|v1$).*", NoPageHandler),
 ]

@@ -115,8 +115,9 @@ def test_of_others_jobs_the_name_the_state_and_counts_are_seen(world: World) -> 
         assert (view["job_id"], view["owner"], view["state"], view["num_gpus"]) == ("one", "ann", s.RUNNING, 2)
         assert view.keys() == CallerApi(world.api, ANN).job("one").keys(), "programs find each field"
         assert "secret" not in json.dumps(view) and not view["iters_done"] and view["trainer_pid"] is None
-    assert ben.values("one") == []
-    assert ben.job_states(["one"]) == {"one": s.RUNNING}
+    world.run(lambda w: bool(CallerApi(w.api, ANN).curve("one")["gpus"]), limit_s=200)  # else nothing is hidden
+    assert ben.curve("one") == {"job_id": "one", "value_name": None, "values": [], "speeds": [], "gpus": []}
+    assert ben.open_jobs(["one"])["one"]["state"] == s.RUNNING
 
 
 def test_events_and_decisions_of_others_say_no_more_than_that_they_were(world: World) -> None:
@@ -134,7 +135,8 @@ def test_a_machine_can_hide_others_jobs(world: World) -> None:
     assert hidden.jobs(True) == [] and hidden.jobs_page("running", "", 0, 10)["jobs"] == []
     rows = [*hidden.gpus(), *hidden.events_after(0, 1_000), *hidden.history(), *hidden.decisions(None, 10)]
     assert "one" not in {value for row in rows for value in row.values() if isinstance(value, str)}
-    assert hidden.job_states(["one"]) == {}
+    assert hidden.open_jobs(["one"]) == {}
+    assert status_of(lambda api: api.curve("one"), hidden) == 404
     assert {gpu["state"] for gpu in hidden.gpus()} == {s.IN_USE, s.IDLE}, "but which GPUs are taken"
 
 

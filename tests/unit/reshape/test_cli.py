@@ -637,7 +637,7 @@ def test_events_are_printed_as_they_happen(live: Live, process: Process) -> None
     try:
         assert running.stdout.readline().rstrip().endswith("  a  submitted")
         assert running.stdout.readline().rstrip().endswith("  a  started: trains")
-        live.coordinator.tell({"type": "cancelled", "job_id": "a"})
+        live.coordinator.cancel("a")
         assert running.stdout.readline().rstrip().endswith("  a  cancelled")
         assert running.wait(patient(30)) == 0, "nothing more comes of a job that has ended"
     finally:

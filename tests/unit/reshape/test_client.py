@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -52,6 +53,35 @@ def test_a_wrong_token_is_refused_not_unreachable(live: Live) -> None:
     with pytest.raises(CoordinatorRefused) as refusal:
         Client(live.url, "wrong").jobs()
     assert refusal.value.status == 401
+
+
+CURVE = {
+    "value_name": "loss",
+    "values": [[0, 2.3], [100, 0.5]],
+    "speeds": [[50, 0.25], [100, 0.125]],
+    "gpus": [[0, 1], [60, 2]],
+}
+
+
+def test_a_job_shows_how_it_trained_as_a_picture_in_a_line_and_in_a_file(
+    client: Client, live: Live, tmp_path: Path
+) -> None:
+    job = client.submit({**GOOD, "job_id": "a"})
+    live.coordinator.curves["a"] = CURVE
+    plot = job.plot()
+    assert job.curve() == {"job_id": "a", **CURVE}
+    assert plot._repr_svg_().count("<polyline") == 2
+    assert "2 GPUs" in plot.svg
+    assert repr(plot) == "<Plot of job a: loss 2.3 to 0.5 in 100 iterations, 0.125 s per iteration, on 1 then 2 GPUs>"
+    plot.save(tmp_path / "a.svg")
+    root = ElementTree.parse(tmp_path / "a.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_job_whose_output_tells_no_step_has_a_plot_that_says_so(client: Client) -> None:
+    plot = client.submit({**GOOD, "job_id": "a"}).plot()
+    assert "No step of job a was seen in its output yet." in plot.svg
+    assert repr(plot) == "<Plot of job a: no step was seen in its output yet>"
 
 
 def test_events_are_followed_and_resumed(client: Client, live: Live) -> None:

@@ -514,10 +514,10 @@ def test_when_a_job_starts_and_ends_is_said_in_the_same_words_everywhere() -> No
     waits = {"starts_between": [NOON + 60, NOON + 700], "ends_between": [NOON + 3600, NOON + 4500], "start_in_s": 60.0}
     facts = words.facts(waits, moment, NOON)
     assert facts["starts"] == "between 22:14 and 22:25 (90 %)" and facts["ends"] == "between 23:13 and 23:28 (90 %)"
-    assert rows.job(waits, moment, NOON).when == f"starts {facts['starts']}, ends {facts['ends']}"
+    assert rows.job(waits, moment, NOON, 8).when == f"starts {facts['starts']}, ends {facts['ends']}"
     assert "starts in 60s to 11m" in job_table.table([waits], NOON)
     runs = {"ends_between": waits["ends_between"], "eta_s": 4000.0}
-    assert rows.job(runs, moment, NOON).when == "ends between 23:13 and 23:28 (90 %)"
+    assert rows.job(runs, moment, NOON, 8).when == "ends between 23:13 and 23:28 (90 %)"
     assert "in 1h to 1h15m" in job_table.table([runs], NOON)
     soon = {"ends_between": [NOON, NOON + 50]}
     assert "within 50s" in job_table.table([soon], NOON), "it may end at any moment"

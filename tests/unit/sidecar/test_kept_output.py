@@ -32,6 +32,15 @@ def test_where_there_is_no_file_reading_begins_anew_with_a_word_if_there_was_one
     assert kept_output.read(str(tmp_path / "output.log"), 7, 10) == (kept_output.LOST.encode(), 0)
 
 
+@pytest.mark.parametrize("count", [1, 7, 14, 100])
+def test_the_end_is_read_without_what_comes_before_it(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "output.log"
+    assert kept_output.read(str(path), -count, 1000) == (b"", 0)
+    write(path, b"one\ntwo\n", b"three\nfour\n")
+    whole = b"one\ntwo\nthree\nfour\n"
+    assert kept_output.read(str(path), -count, 1000) == (whole[-count:], len(whole))
+
+
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_two_files_are_read_as_one_from_any_place(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "output.log"

@@ -1,0 +1,78 @@
+"""Lays out when each job runs, as things stand and with the changes of a what-if, one above the other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.dashboard.curve_picture import round_steps
+from coordinator.dashboard.words import seconds
+
+View = Mapping[str, Any]
+
+WIDTH, LEFT, ROW, TOP, FOOT = 985.0, 190.0, 22.0, 6.0, 26.0
+MOST_ROWS = 60
+SAME = 0.01  # of its end: what differs by less is drawn as the same
+ROUND_S = (60.0, 3600.0)
+
+
+@dataclass(frozen=True)
+class GanttBar:
+    """One job. `kind`: same, earlier, later (its end, beside now) or added."""
+
+    job: str
+    x: float
+    y: float
+    width: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class GanttPicture:
+    """`then` is empty where nothing was changed."""
+
+    height: float
+    now: list[GanttBar]
+    then: list[GanttBar]
+    ticks: list[tuple[float, str]]
+
+
+def gantt(times: Sequence[View]) -> GanttPicture | None:
+    """The picture of `times`, as `WhatIf.times` gives them; None where no job ends. An end of None never comes."""
+    shown = times[:MOST_ROWS]
+    ends = [found[1] for one in shown for found in (one["now"], one["then"]) if found and found[1] is not None]
+    if not ends or max(ends) <= 0:
+        return None
+    last = float(max(ends))
+
+    def x(at: float) -> float:
+        return LEFT + (WIDTH - LEFT) * min(1.0, at / last)
+
+    def bar(job: str, found: Sequence[float | None], row: int, kind: str) -> GanttBar:
+        start, end = found[0] or 0.0, found[1]
+        until = last if end is None else end
+        said = "never ends" if end is None else f"ends in {seconds(end)}"
+        began = f"starts in {seconds(start)}" if start else "runs"
+        return GanttBar(job, x(start), TOP + ROW * row, max(2.0, x(until) - x(start)), kind, f"{job}: {began}, {said}")
+
+    now = [bar(str(one["job_id"]), one["now"], row, "same") for row, one in enumerate(shown) if one["now"]]
+    then = [
+        bar(str(one["job_id"]), one["then"], row, _kind(one["now"], one["then"]))
+        for row, one in enumerate(shown)
+        if one["then"]
+    ]
+    unit = next((unit for unit in reversed(ROUND_S) if last >= 2 * unit), 1.0)
+    name = {3600.0: "h", 60.0: "min"}.get(unit, "s")
+    ticks = [(x(at * unit), f"{at:g} {name}") for at in round_steps(0.0, last / unit, 6)]
+    return GanttPicture(TOP + ROW * len(shown) + FOOT, now, then, ticks)
+
+
+def _kind(now: Sequence[float | None] | None, then: Sequence[float | None]) -> str:
+    if now is None:
+        return "added"
+    before, after = (float("inf") if end is None else end for end in (now[1], then[1]))
+    if before == after or abs(after - before) <= SAME * max(before, 1.0):
+        return "same"
+    return "earlier" if after < before else "later"
