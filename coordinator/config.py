@@ -93,6 +93,8 @@ class Config:
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
+    default_owner: str = ""
+    """Whose the jobs are that name no `owner`; on one machine by default the user who runs `reshape up`."""
     shares: str = ""
     """Path of the `shares.yaml` that says which queues there are and who may use how many GPUs; empty: none. On one
     machine by default `shares.yaml` in the state folder."""

@@ -26,7 +26,7 @@ from adaptive_scheduler.planning.fluid import (
 from adaptive_scheduler.planning.knapsack import knapsack_plan
 from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
 from adaptive_scheduler.queueing.order import Queue
-from adaptive_scheduler.rights.plans import keeps_rights
+from adaptive_scheduler.rights.plans import keeps_priorities, keeps_rights
 from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, has_deadline
@@ -77,8 +77,7 @@ def choose_plan(
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
 
-    rights = Rights(snapshot, now, settings)
-    plans = [plans[0], *(plan for plan in plans[1:] if _keeps_rights(rights, snapshot, cluster, plan, default))]
+    plans = [plans[0], *(plan for plan in plans[1:] if _is_allowed(snapshot, now, settings, cluster, plan, default))]
     weight = settings.makespan_weight
     best = min(
         (plan for plan in plans[1:] if not _is_worse(plan, plans[0], weight)),
@@ -102,14 +101,20 @@ def _is_worse(plan: Plan, papers: Plan, makespan_weight: float) -> bool:
     return ends_later if makespan_weight > 1.0 else takes_longer
 
 
-def _keeps_rights(
-    rights: Rights, snapshot: ClusterSnapshot, cluster: PlannedCluster, plan: Plan, papers: Sequence[Decision]
+def _is_allowed(
+    snapshot: ClusterSnapshot,
+    now: float,
+    settings: Settings,
+    cluster: PlannedCluster,
+    plan: Plan,
+    papers: Sequence[Decision],
 ) -> bool:
-    """Return whether a plan gives and takes only what rights allow, as the paper's rules do."""
-    if not rights.binds:
-        return True
+    """Return whether a plan gives and takes only what rights and priorities allow, as the paper's rules do."""
     operations = [_operation_of(cluster, change, plan, [plan]) for change in plan.changes]
-    return keeps_rights(rights, snapshot, operations, papers)
+    if not keeps_priorities(snapshot, operations, papers):
+        return False
+    rights = Rights(snapshot, now, settings)
+    return not rights.binds or keeps_rights(rights, snapshot, operations, papers)
 
 
 def _not_compared(decision: Decision) -> Decision:

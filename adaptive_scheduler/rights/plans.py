@@ -8,7 +8,27 @@ from adaptive_scheduler.decision import Decision, Move, Reshape, Start
 from adaptive_scheduler.rights.entitlements import TINY
 from adaptive_scheduler.rights.reclaim import Budgets
 from adaptive_scheduler.rights.rights import Rights
+from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+
+def keeps_priorities(
+    snapshot: ClusterSnapshot, plan: Sequence[Start | Reshape | Move], papers: Sequence[Decision]
+) -> bool:
+    """Return whether a plan starts no job before another one of its owner that has a higher priority, and that the
+    paper's rules start. `papers`: those rules' decisions."""
+    started = {one.job for one in plan if isinstance(one, Start)}
+    passed_over = [snapshot.job[one.job] for one in papers if isinstance(one, Start) and one.job not in started]
+    owner_of = snapshot.shares.owner_of
+    highest: dict[JobOwner, int] = {}
+    for job in passed_over:
+        owner = owner_of(job.queue, job.owner)
+        highest[owner] = max(highest.get(owner, job.priority), job.priority)
+    for job in map(snapshot.job.__getitem__, started):
+        owner = owner_of(job.queue, job.owner)
+        if owner in highest and job.priority < highest[owner]:
+            return False
+    return True
 
 
 def keeps_rights(

@@ -301,7 +301,14 @@ class DecisionLoop:
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
         known, config = self.telemetry.estimator.observations(), self.config
         self.inputs = SnapshotInputs(
-            profiles, known, nodes, config.checkpoints_last, config.many_pods, config.grace_s, self.shares_file.shares
+            profiles,
+            known,
+            nodes,
+            config.checkpoints_last,
+            config.many_pods,
+            config.grace_s,
+            self.shares_file.shares,
+            config.default_owner,
         )
 
     @property

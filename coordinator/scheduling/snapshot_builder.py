@@ -40,6 +40,7 @@ class SnapshotInputs:
     in_pods: bool = False  # jobs run in pods, in which our sidecar requests something, too
     grace_s: float = 20.0  # that a job has to save in, if its record says nothing
     shares: Shares = field(default_factory=Shares)
+    default_owner: str = ""  # of jobs that name none
 
 
 NOTHING = ClusterSnapshot((), ())
@@ -69,7 +70,9 @@ class SnapshotBuilder:
         changing = self._changing.of(jobs).values()
         touched = self._gpus.update(gpus, {g: j.id for j in changing if j.operation for g in j.operation.to})
         booked = self._gpus.booked
-        basis = Basis(self._gpus.nodes, self._ahead, known.checkpoints_last, known.in_pods, known.grace_s)
+        basis = Basis(
+            self._gpus.nodes, self._ahead, known.checkpoints_last, known.in_pods, known.grace_s, known.default_owner
+        )
         stale = self._jobs.stale(jobs, seen, basis, at.wall, booked)
         self._nodes.touch(touched)
         self._nodes.place(stale, jobs, seen)

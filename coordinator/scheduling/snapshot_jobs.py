@@ -41,6 +41,7 @@ class Basis(NamedTuple):
     checkpoints_last: bool
     in_pods: bool
     grace_s: float  # of a job whose record says nothing
+    default_owner: str
 
 
 @dataclass
@@ -218,7 +219,7 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         expected_s=number(job.doc.get("expected_s")),
         preempts=job.preempts,
         yields_to=(job.operation or job).yields_to,
-        owner=str(job.doc.get("owner") or ""),
+        owner=str(job.doc.get("owner") or basis.default_owner),
         queue=str(job.doc.get("queue") or ""),
         priority=int(number(job.doc.get("priority"), -math.inf) or 0),
         preemption=job.doc.get("preemption") or "any",

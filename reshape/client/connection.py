@@ -132,20 +132,20 @@ class Connection:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         body = None
         if doc is not None:
-            headers |= {} if self._socket else _user_header()
+            headers |= {} if self._socket else {"X-Reshape-User": user_name()}
             headers["Content-Type"] = "application/json"
             body = json.dumps(doc, default=str).encode()
         connection.request(method, self._prefix + path, body, headers)
         return connection.getresponse()
 
 
-def _user_header() -> dict[str, str]:
-    """Return the header that names the user who runs this, whose jobs are shown as that user's; empty if unknown."""
+def user_name() -> str:
+    """Return the name of the user who runs this, as `owner` in a job's document may hold it; empty if unknown."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # of a container, perhaps: a user without a name
-        return {}
-    return {"X-Reshape-User": user} if re.fullmatch(r"[\w.@-]{1,64}", user, re.ASCII) else {}
+        return ""
+    return user if re.fullmatch(r"[\w.@-]{1,64}", user, re.ASCII) else ""
 
 
 class EventStream(Iterator[View]):

@@ -48,7 +48,7 @@ from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
-from reshape.client.connection import users_socket
+from reshape.client.connection import user_name, users_socket
 from reshape.services import process_log
 from reshape.services.detached import STOPS_S
 from reshape.services.inventory import check_types, in_words, inventory
@@ -173,7 +173,7 @@ def _settings(policy: str, state: Path) -> tuple[Config, Settings]:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
     for_config, for_settings = POLICIES[policy]
     try:
-        defaults = FENCELESS | {"RESHAPE_SHARES": str(state / FILE_NAME)}
+        defaults = FENCELESS | {"RESHAPE_SHARES": str(state / FILE_NAME), "RESHAPE_DEFAULT_OWNER": user_name()}
         config = from_environment(Config, defaults | os.environ, many_pods=False, **for_config)
         return config, from_environment(Settings, os.environ, **for_settings)
     except ValueError as error:

@@ -22,12 +22,31 @@ class UnitParser(configparser.ConfigParser):
         return optionstr
 
 
-@pytest.fixture(scope="module")
-def unit() -> UnitParser:
-    (text,) = re.findall(r'```ini title="reshape.service"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def units() -> tuple[str, str]:
+    """Return the unit, and the lines that change where all users of a machine are served."""
+    whole, changed = re.findall(
+        r'```ini title="reshape.service"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return whole, changed
+
+
+def parsed(text: str) -> UnitParser:
     parser = UnitParser(interpolation=None)
     parser.read_string(text)
     return parser
+
+
+@pytest.fixture(scope="module")
+def unit() -> UnitParser:
+    return parsed(units()[0])
+
+
+def test_the_lines_for_all_users_of_a_machine_start_a_command_with_these_options() -> None:
+    changed = parsed(f"[Service]\n{units()[1]}")["Service"]
+    program, *words = shlex.split(changed["ExecStart"])
+    assert program.endswith("/bin/reshape") and "--shared" in words
+    assert CliRunner().invoke(cli, [*words, "--help"]).exit_code == 0
+    assert changed["RuntimeDirectory"] == "reshape"
 
 
 def test_what_the_unit_starts_is_a_command_with_these_options(unit: configparser.ConfigParser) -> None:

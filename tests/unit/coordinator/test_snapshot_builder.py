@@ -390,3 +390,11 @@ def test_what_was_heard_of_jobs_as_they_could_not_all_be_looked_at_is_looked_at_
         telemetry.follow(jobs)
     telemetry.follow(jobs)
     assert telemetry.observed == {"one": telemetry.seen(jobs["one"])}
+
+
+def test_a_job_that_names_no_owner_belongs_to_the_default_one() -> None:
+    records = {
+        name: job(s.SUBMITTED, job_id=name, **named) for name, named in (("hers", {"owner": "ada"}), ("his", {}))
+    }
+    made = SnapshotBuilder().build(records, {}, {}, SnapshotInputs(default_owner="bob"), AT)
+    assert {one.id: one.owner for one in made.jobs} == {"hers": "ada", "his": "bob"}
