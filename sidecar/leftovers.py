@@ -1,9 +1,9 @@
-"""Finds the processes of a launch whose shim was killed: by what all that a trainer starts inherits.
+"""Finds the processes of a launch whose shim was killed, by what a trainer's descendants inherit.
 
-Promises: a process that its parent gave another environment and no open file, in a session of its own, is found, also
-one that was started a moment ago. Not found is what a service has started for the training, such as a container, and a
-process that sets its own limit of real-time CPU (RLIMIT_RTTIME) besides another environment. Standard library, Python
-3.8: `shim.py` loads it from its folder.
+Promises: a process is found even if it has another environment, no inherited files and its own session, and even if it
+was started a moment ago. Not found: what a service started for the training, such as a container, and a process that
+changes its environment and also sets its own real-time CPU limit (RLIMIT_RTTIME). Standard library, Python 3.8:
+`shim.py` loads it from its own folder.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import signal
 from typing import Iterator
 
 VARIABLE = b"RESHAPE_ANNOUNCE="
-ANNOUNCE = "announce"  # the file that it names
+ANNOUNCE = "announce"  # the file that the variable names
 LIMIT = b"Max realtime timeout"
 # Microseconds, some 70,000 years: it limits nothing, and no other program has a reason to choose it.
 LEAST_MARK = 1 << 61
@@ -23,19 +23,19 @@ LEAST_MARK = 1 << 61
 def mark_of(folder: str) -> int:
     """Return the number that marks the processes of the launch in this folder.
 
-    It is a limit of the kernel that nothing reaches: unlike a variable, a child keeps it whatever its parent clears.
+    It is set as a resource limit that is never reached: unlike a variable, a child keeps it whatever its parent clears.
     """
     return LEAST_MARK + int.from_bytes(hashlib.sha256(os.fsencode(folder)).digest()[:7], "big")
 
 
 def mark_this_process(number: int) -> None:
-    """Mark this process and all that it starts. Where the limit may not be set, the variable alone marks them."""
+    """Mark this process and its descendants. Where the limit may not be set, only the variable marks them."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (number, resource.getrlimit(resource.RLIMIT_RTTIME)[1]))
 
 
 def left_in(folder: str) -> "Iterator[int]":
-    """Yield the processes of the launch in this folder, but for the caller and the shim."""
+    """Yield the processes of the launch in this folder, except the caller and the shim."""
     variable = VARIABLE + os.fsencode(os.path.join(folder, ANNOUNCE))
     number = b"%d" % mark_of(folder)
     for pid in _other_processes():
@@ -44,10 +44,10 @@ def left_in(folder: str) -> "Iterator[int]":
 
 
 def end_all(folder: str) -> "list[int]":
-    """Kill the processes of the launch in this folder, whose shim has ended; return which. Some may not end at once."""
+    """Kill the processes of a launch whose shim has ended; return them. Some may not exit at once."""
     found = list(left_in(folder))
     for pid in found:
-        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+        with contextlib.suppress(OSError):  # it has just exited, or is another user's
             os.kill(pid, signal.SIGKILL)
     return found
 
@@ -64,7 +64,7 @@ def other_folder(folder: str) -> str:
 
 
 def _other_processes() -> "Iterator[int]":
-    """Yield all processes but ourselves and those that have ended and are not forgotten yet."""
+    """Yield all processes except ourselves and zombies."""
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         fields = _read_of_process(pid, "stat").rpartition(b")")[2].split()
         has_ended = fields[:1] in ([b"Z"], [b"X"])
@@ -77,7 +77,7 @@ def _environment_of(pid: int) -> "list[bytes]":
 
 
 def _realtime_limit(pid: int) -> bytes:
-    """Return the limit of real-time CPU that acts on this process."""
+    """Return the real-time CPU limit of this process."""
     for line in _read_of_process(pid, "limits").splitlines():
         if line.startswith(LIMIT):
             return line[len(LIMIT) :].split()[0]
@@ -85,7 +85,7 @@ def _realtime_limit(pid: int) -> bytes:
 
 
 def _read_of_process(pid: int, name: str) -> bytes:
-    """Return what /proc says; nothing of a process that has ended or is another user's."""
+    """Return a /proc file's content; empty if the process has exited or is another user's."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
         return file.read()
     return b""
