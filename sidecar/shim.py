@@ -462,7 +462,7 @@ class Shim:
         self.done = [*self.done[1 - MOST_COMMANDS :], command]
 
     def _freeze(self, ask: "dict[str, Any]") -> None:
-        """Begin to freeze the trainer. The command counts as obeyed once it is frozen; until then it trains on."""
+        """Begin to freeze the trainer. The command counts as obeyed once it is frozen; if that fails, it trains on."""
         if not self.freezer:
             raise Refused("this launch cannot freeze its trainer")
         self.freezer.freeze(ask, family(self._strangers()))
@@ -740,7 +740,7 @@ class Shim:
     def _announced(self, word: bytes) -> bool:
         """Return whether a hook announced this:
 
-        SIGUSR1 (saves and trains on), 143 (if not, it has finished), stopped.
+        SIGUSR1 (saves and trains on), 143 (any other exit means finished), stopped.
         """
         return any(word in words for words in self._announcements())
 

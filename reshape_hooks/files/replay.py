@@ -521,7 +521,7 @@ def _write_at(number: int, content: bytes, at: int) -> None:
 
 
 def _copy_into(source: str, target: str, size: int) -> None:
-    """Replace the content of the target, which is open, by the source's."""
+    """Replace the content of the target, which is open, with the source's."""
     with open(source, "rb") as file:
         number = os.open(target, os.O_WRONLY)
         try:
@@ -539,7 +539,7 @@ def _copy_into(source: str, target: str, size: int) -> None:
 
 
 def _go_on_at(path: str, at: int) -> None:
-    """Move all offsets of writers to this file to this byte."""
+    """Move the offsets of all writers of this file to this byte."""
     one = _ours(path)
     if one is None or one.append:
         return
