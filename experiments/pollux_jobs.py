@@ -2,7 +2,7 @@
 
 Built from `traces/` of `pollux/` in the data folder, which Pollux's authors published, by their own model of a job
 (OSDI 2021, sections 3 and 5.3): progress per second = steps per second x statistical efficiency. Pure except for
-reading the folder. Called by `validation/pollux_figures.py` and `validation/rounds.py`.
+reading the folder. Called by `validation/pollux_figures.py`, `validation/rounds.py` and `traces/pollux_trace.py`.
 """
 
 from __future__ import annotations

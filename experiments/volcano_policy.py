@@ -2,7 +2,7 @@
 
 Without deadlines, jobs queue by submission, and jobs that do not fit are skipped, as in Volcano. With deadlines, the
 deadline policy orders the queue and requeues jobs, and Volcano places them (X12). All pods of a task start together
-(gang). Called by `workloads/deadline_workloads.py`.
+(gang). Called by `workloads/deadline_workloads.py` and `traces/trace.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ of the same call, in the same iteration of its loops, that trains the same (para
 order it comes; a claim left by another training is never given to it. What may differ at each start is ignored (times,
 temporary names), or only distinguishes trainings that are otherwise alike (variables, the folder, arguments of
 functions, and what depends on the number of GPUs); a finished one is found again only by the same variables and
-arguments. Called by `adapters/session` and `keras_fit`; standard library and `plain`, Python 3.8 and newer.
+arguments. Called by `adapters/session`, `keras` and `keras_fit`; standard library and `plain`, Python 3.8 and newer.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Python waits for threads and processes that a script has started, and a script may wait in a `finally`, or catch the
 `SystemExit` by which we end it (`raised.py`). What waits for `QUIET_S` without any work is abandoned, and so is an exit
 that hangs for `STUCK_S`. Threads and processes that work are waited for, as Python does: they may write what the script
-wants to keep. Then `atexit` runs and files are flushed, as at any exit. Called by `plain` and `adapters.session`;
-standard library, Python 3.8.
+wants to keep. Then `atexit` runs and files are flushed, as at any exit. Called by `plain`, `keras_fit`, and the
+adapters `session` and `elastic`; standard library, Python 3.8.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: a GPU has one holder at a time; every overhead takes its time; the same workload gives the same outcome in
 every process. Calls the policy when a job arrives or ends, when an operation or a cool-down ends, or when a monitor
 reports, with the snapshot that the coordinator would build, and carries out its decisions. Called by
-`experiments/run.py`.
+`experiments/run.py`, and by `coordinator/forecasts/forecast.py` to look ahead.
 """
 
 from __future__ import annotations

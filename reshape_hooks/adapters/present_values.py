@@ -1,6 +1,6 @@
 """Represents tensors and arrays as of now, in a small value that differs once they have changed.
 
-Called by `variables` and `not_given`; standard library, Python 3.8 and newer.
+Called by `variables`, `not_given` and what else compares states; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Promises: what holds functions (an optimizer, an activation) is saved without them and continues with those that the
 script has recreated; everything else is as it was saved, on the devices where the script has it now. Called by
-`elastic` and `variables`; imports JAX only where the script does.
+`elastic`, `variables` and `not_given`; imports JAX only where the script does.
 """
 
 from __future__ import annotations

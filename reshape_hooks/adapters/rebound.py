@@ -4,7 +4,7 @@
 
 Promises: what is saved is what the script continues with; where that is unclear, nothing is saved, with a sentence;
 likewise where the script continues with another optimizer, scheduler or model than the one passed to `Elastic`. Called
-by `elastic`; standard library, Python 3.8 and newer.
+by `elastic` and `not_given`; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: the batches are those of an undisturbed run, in the same order. Keras creates iterators at several places of
 an epoch, and each one changes what a reshuffled data set yields next; so Keras' own code repeats the loops of earlier
 epochs, without drawing from the iterators, and the interrupted pass is drawn up to its position. A PyDataset is instead
-reset to its state at the beginning of the interrupted epoch. Callers: `script`.
+reset to its state at the beginning of the interrupted epoch. Called by `call`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls the callbacks of a `fit`, and tells the fit when a batch is done; keeps the callbacks' state.
 
 Promises: the user's callbacks see each epoch begin and each batch end once over all generations, `on_train_begin` once
-in each. Callers: `script`, and Keras.
+in each. Called by `call`, and by Keras.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Decides for which data a pass can be resumed at its n-th batch, with no sample repeated or skipped.
 
 Promises: what is not known to be exact is refused with a reason. A `tf.data` pipeline is exact if it keeps nothing
-beyond an iterator except its shuffles' seeds, which advance with each iterator that is created. Callers: `batches`.
+beyond an iterator except its shuffles' seeds, which advance with each iterator that is created. Called by `batches` and
+`known_by`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Lets a `fit` on several GPUs continue on another number of them, with the same samples in each step.
 
 A script often scales its batch by the number of replicas, which differs after a reshape. A fit keeps the batch and the
-steps per epoch with which it began, so that steps, epochs and learning rates stay the same. Callers: `script`, `call`.
+steps per epoch with which it began, so that steps, epochs and learning rates stay the same. Called by `script` and
+`call`.
 """
 
 from __future__ import annotations

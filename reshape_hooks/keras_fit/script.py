@@ -2,7 +2,7 @@
 
 Promises: a restarted script gets back at once what finished calls of `fit` had produced, and the one that was stopped
 resumes at its next batch; until a `fit` has done its first batch, SIGTERM ends the script as usual; a job is announced
-as resumable only once all that its training changes is known. Callers: `adapter`.
+as resumable only once all that its training changes is known. Called by `adapter`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Saves and restores all variables that a model's training changes, without knowing its layers.
 
-Promises: what the compiled train step changes is among them, or `unknown` says what is not; another model's state is
-refused before any variable is changed. Callers: `script`.
+Promises: what the compiled train step changes is among them, or `UnknownState` says what is not; another model's state
+is refused before any variable is changed. Called by the other modules of this package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Saves a training periodically, so that a crash costs little: how often, and concurrently with the training.
 
 Promises: what is saved is the state of one step, taken between two; no part of the training waits for the disk if
-memory allows that; one save is written at a time, and the one requested by a stop comes after it. Called by `Elastic`
-and the adapters between two steps. Standard library and `plain`, Python 3.8 and newer; times are seconds.
+memory allows that; one save is written at a time, and the one requested by a stop comes after it. Called by `Elastic`,
+the adapters and `keras_fit` between two steps. Standard library and `plain`, Python 3.8 and newer; times are seconds.
 """
 
 from __future__ import annotations

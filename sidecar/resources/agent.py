@@ -2,7 +2,7 @@
 
 Promise: reports at every heartbeat until told to end, and keeps reporting after any error (no coordinator, a GPU off
 the bus). A known GPU that can no longer be read is reported unhealthy, not omitted. Needs no Kubernetes API access.
-Called by `reshape agent`, one per node.
+Called by `reshape agent`, one per node; `reshape/services/local_gpus.py` uses its inventory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Promises: raises nothing and never waits; a hardware or driver error marks its GPU for the life of this process, since
 only a reset fixes it; an error caused by a program does not. Called by a machine's inventory (`agent.py`) at each
-report; pynvml is imported on first use.
+report and by `service.py` (`HangWatch`); pynvml is imported on first use.
 """
 
 from __future__ import annotations
