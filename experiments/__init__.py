@@ -1,1 +1,1 @@
-"""Experiments on the simulator: the papers' workloads, traces, comparison policies and validation."""
+"""Runs experiments on the simulator: the papers' workloads, traces, comparison policies and validation."""

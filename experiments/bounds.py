@@ -1,13 +1,13 @@
 """Computes lower bounds on makespan and mean job completion time (JCT).
 
-Promises that no schedule of these jobs on these GPUs ends below a bound (up to the solver's accuracy, about one part in
-a million), so that the distance of a policy to the bound limits what a better policy could gain. Called by the reports.
-Imports no policy: a bound depends on jobs, speeds and GPUs only.
+Promises that no schedule of these jobs on these GPUs beats a bound (up to the solver's accuracy, about one part in a
+million), so that the distance of a policy to the bound limits what a better policy could gain. Called by the reports.
+Imports no policy: a bound depends only on jobs, speeds and GPUs.
 
-The bounds allow a schedule more than any real one may do: a job changes its shape (so many GPUs of one type)
-as often as it likes, pauses, moves between nodes, all at once and at no cost; launches and checkpoints take no
-time; the GPUs of a type count as one pool. It may not give a job two shapes at a time, run a job before it
-arrives, or use more GPUs of a type than there are. In one shape a job goes forward at an even rate.
+The bounds permit more than any real schedule can do: a job changes its shape (a number of GPUs of one type) as often as
+it likes, pauses, and moves between nodes, all instantly and at no cost; launches and checkpoints take no time; the GPUs
+of a type form one pool. A schedule may not give a job two shapes at a time, run a job before it arrives, or use more
+GPUs of a type than there are. In one shape a job progresses at a constant rate.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ Term = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class BoundJob:
-    """A job: when it arrives, and the seconds that all of it takes in each shape (GPU type, number of GPUs).
+    """A job: its arrival, and the seconds that all of it takes in each shape (GPU type, number of GPUs).
 
-    Of a job trained on CPU the one shape is the most cores it can use, of type "": with fewer it goes forward in
-    proportion, which is to pause now and then. Name only shapes that the policies may use: of a job that must stay
-    on one node, none larger than a node.
-    ValueError where a number makes no sense.
+    A job trained on CPU has one shape, the most cores it can use, of type "": with fewer it progresses in proportion,
+    which is like pausing now and then. List only shapes that the policies may use: for a job that must stay on one
+    node, none larger than a node. Raises ValueError if a number makes no sense.
     """
 
     arrival_s: float
@@ -52,7 +51,7 @@ class BoundJob:
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A host with GPUs of one type, or with cores (type ""). ValueError if their number is negative."""
+    """A host with GPUs of one type, or with cores (type ""). Raises ValueError if their number is negative."""
 
     gpu_type: str
     gpus: float
@@ -64,7 +63,7 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A job with the shapes that fit the cluster; `arrival` counts from the first job."""
+    """A job with the shapes that fit the cluster; `arrival` is relative to the first job's."""
 
     arrival: float
     shapes: tuple[tuple[str, float, float], ...]  # GPU type, GPUs, seconds
@@ -79,13 +78,14 @@ class _Run:
 
 
 def fluid_makespan(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> float:
-    """Seconds from the first arrival to the last end, at least: what is left at any moment, over all that can do it.
+    """Return a lower bound on the seconds from the first arrival to the last end.
 
-    At t a job that arrived at a has at least the share 1 - (t - a) / (its fastest run) left. However a GPU-second
-    of each type is priced, what is left costs at least its least price, and all GPUs together give no more than
-    the price of their number each second; so nothing ends before t + price left / price per second. The largest
-    is taken over all t where anything changes, and over the prices (with two types the best ones): area and
-    critical path in one. Milliseconds for 40 jobs, never above `lp_makespan`. ValueError as there.
+    It is the work left at any moment, over everything that can do it: at t a job that arrived at a has at least the
+    share 1 - (t - a) / (its fastest run) left. However a GPU-second of each type is priced, what is left costs at least
+    its least price, and all GPUs together deliver no more than the price of their number each second; so nothing ends
+    before t + price left / price per second. The bound is the maximum over all t where anything changes, and over the
+    prices (with two types the best ones): area and critical path in one. Milliseconds for 40 jobs, never above
+    `lp_makespan`. Raises ValueError as there.
     """
     runs, pool = _prepare(jobs, nodes)
     prices = dict.fromkeys(pool, 1.0)
@@ -98,7 +98,7 @@ def fluid_makespan(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> floa
 
 
 def _indifferent(runs: Sequence[_Run], prices: Mapping[str, float], kind: str) -> list[float]:
-    """Return prices of a type at which a job costs the same on another type; the best price is one of them."""
+    """Return prices of a type at which a job costs the same on another type; the best price is among them."""
     found = set()
     for run in runs:
         costs: dict[str, float] = {}
@@ -128,16 +128,16 @@ def _latest_end(runs: Sequence[_Run], pool: Mapping[str, float], prices: Mapping
 
 
 def lp_makespan(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> float:
-    """Seconds from the first arrival to the last end, at least: the best of all malleable, preemptive schedules.
+    """Return the least seconds from the first arrival to the last end of all malleable, preemptive schedules.
 
-    Between two arrivals nothing changes, so only how many seconds each job spends in each shape there matters:
-    at most the interval's length in all, and per GPU type at most GPUs x length of GPU-seconds. Every real
-    schedule gives such seconds, with what follows the last arrival as the last interval; the linear program
-    takes those that make it shortest. Seen from the first arrival because makespan is last end less first
-    submission (`algorithms.md` 1.5). About 0.06 s for 40 jobs of 4 shapes and 4 s for 200; the number of
-    variables grows with the square of the number of jobs.
+    Between two arrivals nothing changes, so only the seconds that each job spends in each shape there matter: at most
+    the interval's length in total, and per GPU type at most GPUs x length of GPU-seconds. Every real schedule yields
+    such seconds, with what follows the last arrival as the last interval; the linear program chooses those that
+    minimize it. Measured from the first arrival because makespan is last end less first submission (`algorithms.md`
+    1.5). About 0.06 s for 40 jobs of 4 shapes and 4 s for 200; the number of variables grows with the square of the
+    number of jobs.
 
-    ValueError: no jobs, or a job with no shape that the cluster has GPUs for.
+    Raises ValueError for no jobs, or a job with no shape for which the cluster has GPUs.
     """
     runs, pool = _prepare(jobs, nodes)
     program = _Program()
@@ -150,13 +150,12 @@ def lp_makespan(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> float:
 
 
 def jct_bound(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode], slot_s: float | None = 200.0) -> float:
-    """Mean seconds from arrival to end, at least: the largest of `_slot_jct`, `_srpt_jct` and the fastest runs.
+    """Return a lower bound on the mean seconds from arrival to end.
 
-    Without `slot_s` only of the latter two: at once, whatever the number of jobs.
-
-    `slot_s`: shorter slots give a higher bound and take longer. On workload S, 40 jobs, 200 s slots take 0.2 s
-    and stay 4 % below the limit, 100 s slots 2 %; 200 jobs take 16 s. Keep the makespan to a few hundred slots.
-    ValueError as for `lp_makespan`, or if `slot_s` is not above 0.
+    It is the largest of `_slot_jct`, `_srpt_jct` and the fastest runs; without `slot_s` only of the latter two:
+    instantly, for any number of jobs. `slot_s`: shorter slots give a higher bound and take longer. On workload S, 40
+    jobs, 200 s slots take 0.2 s and stay 4 % below the limit, 100 s slots 2 %; 200 jobs take 16 s. Keep the makespan to
+    a few hundred slots. Raises ValueError as `lp_makespan`, or if `slot_s` is not above 0.
     """
     if slot_s is not None and not 0 < slot_s < math.inf:
         raise ValueError(f"Slots must last longer than 0 s, not {slot_s!r}.")
@@ -165,26 +164,27 @@ def jct_bound(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode], slot_s: floa
     at_once = max(_srpt_jct(runs, math.fsum(pool.values())), fastest)
     if slot_s is None:
         return at_once
-    # Wherever the slots end the bound holds; a quarter past the least makespan, workload S loses nothing by it.
-    # Rounded, lest the solver's last digit decides on one slot more.
+    # The bound holds wherever the slots end; a quarter past the least makespan, workload S loses nothing by it. Rounded
+    # so that the solver's last digit does not decide on one slot more.
     slots = math.ceil(round(1.25 * lp_makespan(jobs, nodes) / slot_s, 6))
     return max(_slot_jct(runs, pool, slot_s, slots), at_once)
 
 
 def _slot_jct(runs: Sequence[_Run], pool: Mapping[str, float], slot_s: float, slots: int) -> float:
-    """Mean JCT by mean busy times, on slots of equal length from the first arrival.
+    """Return the bound on mean JCT by mean busy times, on slots of equal length from the first arrival.
 
-    Why no schedule is below it. Take any; of job j let r be the arrival, C the end, m the seconds of its
-    fastest shape, and M the mean busy time: the mean of the clock over the job's progress.
-    1. C >= M + m/2: progress goes at 1/m per second at most, and all of it lies before C. M is largest if the
-       progress comes as late as it can, at full rate from C - m to C, and then M = C - m/2.
+    Why no schedule is below it. Take any; of job j let r be the arrival, C the end, m the seconds of its fastest shape,
+    and M the mean busy time: the mean of the clock over the job's progress.
+
+    1. C >= M + m/2: progress is at most 1/m per second, and all of it lies before C. M is largest if the
+       progress comes as late as possible, at full rate from C - m to C, and then M = C - m/2.
     2. Progress made in a slot is made after the slot's start and after r, so M is at least the sum over slots
        of (share of the job done there) x (the later of the two).
-    3. The seconds that the schedule spends in each slot on each job and shape keep to the slot's length from r
-       on and to the GPU-seconds of each type; all shares of a job sum to 1.
-    The program takes the least mean of M - r by 2 under 3, so with the mean of m/2 it is at most the mean of
-    C - r. What is done after the last slot is counted as done at its end, at no cost in GPUs: a schedule that
-    lasts longer fits too.
+    3. The seconds that the schedule spends in each slot on each job and shape respect the slot's length from r
+       on and the GPU-seconds of each type; all shares of a job sum to 1.
+
+    The program minimizes the mean of M - r by 2 under 3, so that with the mean of m/2 it is at most the mean of C - r.
+    What is done after the last slot counts as done at its end, at no cost in GPUs: a longer schedule fits too.
     """
     program = _Program()
     windows = [_Window(i * slot_s, slot_s) for i in range(slots)]
@@ -195,12 +195,12 @@ def _slot_jct(runs: Sequence[_Run], pool: Mapping[str, float], slot_s: float, sl
 
 
 def _srpt_jct(runs: Sequence[_Run], gpus: float) -> float:
-    """Mean JCT of one machine that is all the GPUs and takes each job's least GPU-seconds over their number.
+    """Return the mean JCT on one machine that pools all GPUs and runs each job's least GPU-seconds at their total rate.
 
-    Why no schedule is below it: while a job holds n of N GPUs it takes at most n/N of that machine, since its
-    least GPU-seconds are no more than those of its present shape. So the machine, shared among the jobs, can
-    copy any schedule with the same ends; and of all ways to share one machine with pauses, the shortest
-    remaining job first has the least mean JCT (Schrage 1968).
+    Why no schedule is below it: while a job holds n of N GPUs it takes at most n/N of that machine, since its least
+    GPU-seconds are no more than those of its current shape. So the machine, shared among the jobs, can copy any
+    schedule with the same ends; and of all preemptive schedules of one machine, shortest remaining job first has the
+    least mean JCT (Schrage 1968).
     """
     now = total = 0.0
     waiting: list[tuple[float, float]] = []  # seconds left, arrival
@@ -220,13 +220,13 @@ def _srpt_jct(runs: Sequence[_Run], gpus: float) -> float:
 
 
 def _prepare(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> tuple[list[_Run], dict[str, float]]:
-    """The jobs with what they can use, seen from the first arrival, and the GPUs of each type."""
+    """Return the jobs with their usable shapes, relative to the first arrival, and the GPUs of each type."""
     if not jobs:
         raise ValueError("There is nothing to bound: give at least one job.")
     pool: dict[str, float] = {}
     for node in nodes:
         pool[node.gpu_type] = pool.get(node.gpu_type, 0) + node.gpus
-    # From the first arrival, so that calendar times lose no digits in the solver.
+    # From the first arrival, so that calendar times do not cost the solver digits.
     first = min(job.arrival_s for job in jobs)
     runs = []
     for position, job in enumerate(jobs, start=1):
@@ -240,7 +240,7 @@ def _prepare(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> tuple[list
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A stretch of time of a linear program; `stretch` is the variable that makes it longer, if any."""
+    """A time window of a linear program; `stretch` is the variable that extends it, if any."""
 
     start: float
     length: float
@@ -250,9 +250,9 @@ class _Window:
 def _spend(
     program: _Program, runs: Sequence[_Run], pool: Mapping[str, float], windows: Sequence[_Window], weight: float = 0.0
 ) -> list[list[Term]]:
-    """Variables for the seconds each job spends in each shape in each window, with the limits on them.
+    """Add variables for the seconds that each job spends in each shape in each window, with their limits.
 
-    Returns for each job what share of it they do. `weight`: what a second's delay of a whole job costs.
+    Return for each job the share of it that they complete. `weight`: the cost of delaying a whole job by a second.
     """
     shares: list[list[Term]] = [[] for _ in runs]
     for window in windows:
@@ -274,7 +274,7 @@ def _spend(
 
 @dataclass
 class _Rows:
-    """Sparse rows of a linear program: sum of terms against a limit."""
+    """Sparse rows of a linear program: a sum of terms against a limit."""
 
     limits: list[float] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
@@ -293,7 +293,7 @@ class _Rows:
 
 
 class _Program:
-    """A linear program under construction: variables of 0 or more, least cost. The only user of the solver."""
+    """A linear program under construction: non-negative variables, minimal cost. The only user of the solver."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -305,17 +305,17 @@ class _Program:
         return len(self._costs) - 1
 
     def at_most(self, terms: Sequence[Term], limit: float, stretch: int | None = None, by: float = 1.0) -> None:
-        """Sum of terms <= limit + by x stretch."""
+        """Require sum of terms <= limit + by x stretch."""
         self._below.add(terms if stretch is None else [*terms, (stretch, -by)], limit)
 
     def exactly(self, terms: Sequence[Term], amount: float) -> None:
         self._equal.add(terms, amount)
 
     def least(self) -> float:
-        """The least cost. RuntimeError if the solver gives up: every program made here has a solution."""
+        """Return the least cost. Raises RuntimeError if the solver gives up: every program made here has a solution."""
         columns = len(self._costs)
         below, equal = self._below.matrix(columns), self._equal.matrix(columns)
-        # On hundreds of jobs the interior point method is 3 times faster than the simplex method, on few no slower.
+        # On hundreds of jobs the interior-point method is 3 times faster than the simplex method, on few no slower.
         found = linprog(self._costs, below, self._below.limits, equal, self._equal.limits, method="highs-ipm")
         if found.status != 0:
             raise RuntimeError(f"The solver found no bound ({found.message}); leave the bounds out for this workload.")

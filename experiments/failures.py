@@ -79,6 +79,6 @@ NONE = DrawnFailures()
 
 
 def _one_after_another_s(workload: Workload) -> float:
-    """Return the end of all jobs one after another at their slowest, an upper limit of every run."""
+    """Return the end of all jobs run sequentially at their slowest, an upper limit for every run."""
     work_s = math.fsum(max(shapes(workload, job).values(), default=0.0) for job in workload.jobs)
     return max(job.arrival_s for job in workload.jobs) + work_s

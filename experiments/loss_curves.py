@@ -1,6 +1,6 @@
 """Models the loss curves of the jobs that SpeCon and FlowCon trained, as far as their papers describe them.
 
-Promises curves that start and end at the stated values and have completed the stated share of their fall after a
+Promises curves that start and end at the stated values and have completed the stated share of their decrease after a
 fifth of the work (`algorithms.md` 5.6). Called by the workloads. Pure.
 """
 
@@ -16,7 +16,7 @@ from simulator.scenario import Curve
 def falling(first: float, last: float, fallen: float) -> Curve:
     """Return the loss by share of work done, from `first` to `last`, with the share `fallen` of its fall after a fifth.
 
-    E(x) = a exp(-x/b) + c (5.6). ValueError unless 0.2 < fallen < 1.
+    E(x) = a exp(-x/b) + c (5.6). Raises ValueError unless 0.2 < fallen < 1.
     """
     if not 0.2 < fallen < 1:
         raise ValueError(f"The share fallen after a fifth of the work must lie between 0.2 and 1, not {fallen!r}.")
@@ -44,7 +44,7 @@ a third, which no curve of `falling` has whose fall after a fifth is VAE's 0.65.
 
 
 def head_and_tail(first: float, last: float, fallen: float) -> Curve:
-    """Return a curve that falls evenly after a steep beginning: E(x) = a exp(-x/HEAD) + c - d x."""
+    """Return a curve that falls linearly after a steep beginning: E(x) = a exp(-x/HEAD) + c - d x."""
     if not 0.2 < fallen < 1:
         raise ValueError(f"The share fallen after a fifth of the work must lie between 0.2 and 1, not {fallen!r}.")
     head, full = (fallen - 0.2) / 0.8, -math.expm1(-1 / HEAD)

@@ -1,6 +1,6 @@
 """Finds the best schedule of a few jobs that run without any change, by exhaustive search that knows all arrivals.
 
-Serves as the reference of policies without reshapes on small cases: least makespan, then least sum of completion times,
+Serves as a reference for policies without reshapes on small cases: least makespan, then least sum of completion times,
 over all orders of starts, counts and nodes, pruned by bounds. Exponential: at most `MOST_JOBS` jobs. Pure. Called as a
 comparison policy, and by tests of the others.
 """
@@ -30,7 +30,7 @@ class UninterruptedJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeTimeline:
-    """A node, and when each of its GPUs is free."""
+    """A node, and when each of its GPUs becomes free."""
 
     name: str
     gpu_type: str

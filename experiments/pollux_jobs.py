@@ -1,8 +1,8 @@
 """Models the six applications that Pollux measured: step time, statistical efficiency and total progress.
 
-Built from `traces/` of `pollux/` in the data folder, which Pollux's authors published, by their own model of
-a job (OSDI 2021, sections 3 and 5.3): progress per second = steps per second x statistical efficiency. Pure
-but for reading the folder. Called by `validation/pollux_figures.py` and `validation/rounds.py`.
+Built from `traces/` of `pollux/` in the data folder, which Pollux's authors published, by their own model of a job
+(OSDI 2021, sections 3 and 5.3): progress per second = steps per second x statistical efficiency. Pure except for
+reading the folder. Called by `validation/pollux_figures.py`, `validation/rounds.py` and `traces/pollux_trace.py`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PolluxApplication:
         return float(step_s), float(sync_s)
 
     def shape(self, batch: float, gpus: int) -> BatchShape:
-        """Return the batch shape on `gpus`; one GPU alone accumulates, to measure gradient noise."""
+        """Return the batch shape on `gpus`; a single GPU accumulates, to measure gradient noise."""
         local = _up(batch / gpus)
         accumulated = _up(local / self.max_local) - 1
         if gpus == 1 and batch > self.init_batch:

@@ -37,7 +37,7 @@ class PublishedFigure:
     places: int = 2
     source: str = SIDECAR
     kind: str | None = None  # of one model only, where the measure is by model
-    seeds: int = FLOOR_SEEDS  # number of seeds that `at_most` is claimed for; 1 where nothing is drawn
+    seeds: int = FLOOR_SEEDS  # number of seeds for which `at_most` is claimed; 1 where nothing is drawn
 
     def ours(self, summary: Mapping[str, Any]) -> float | None:
         """Return our figure; None if that policy was not simulated."""
@@ -57,7 +57,7 @@ class PublishedFigure:
         return ours < 1.0 if self.against is not None else None
 
     def spread(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the standard deviation of our figure over the seeds; None of a single run."""
+        """Return the standard deviation of our figure over the seeds; None for a single run."""
         rows = {(row["policy"], row["seed"]): row for row in summary["rows"]}
         mine = [(row, rows.get((self.against, seed))) for (policy, seed), row in rows.items() if policy == self.policy]
         each = [self._of_seed(row, baseline) for row, baseline in mine if row["seed"] is not None]
@@ -111,9 +111,9 @@ def compare(summary: Mapping[str, Any], figures: Sequence[PublishedFigure] | Non
 def _evaluation(
     default: Sequence[float], termination: Sequence[float], overheads: Sequence[float]
 ) -> list[PublishedFigure]:
-    """Cuts of makespan and mean JCT against both baselines; overhead of termination and of the sidecar (Table VIII).
+    """Return cuts of makespan and mean JCT against both baselines, and both approaches' overheads (Table VIII).
 
-    The paper's figures stand beside its algorithm as printed and beside the resolved one.
+    The paper's figures are compared with its algorithm as printed and with the resolved one.
     """
     ratios = [
         PublishedFigure(policy, measure, round(1 - cut, 2), against)
@@ -138,14 +138,17 @@ def _of_model(policy: str, kind: str, paper: float, **more: Any) -> PublishedFig
 
 
 def _no_limits() -> list[PublishedFigure]:
-    """Return figures of FlowCon's fixed run under NA, which its work was derived from."""
+    """Return figures of FlowCon's fixed run under NA, from which its work was derived."""
     alone = {"VAE(P)": 393.9, "MNIST(P)": 240.4, "MNIST(T)": 84.6}
     times = [_of_model("na", kind, jct, within=0.001, source=NO_LIMITS) for kind, jct in alone.items()]
     return [_flowcon("na", "makespan_s", 394.0, within=0.001), *times]
 
 
 def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS, policy: str = "flowcon") -> list[PublishedFigure]:
-    """In the model of 5.6 limits cannot lower the makespan; they may not raise it either. Mean JCT falls."""
+    """Return the claim that limits do not raise the makespan; in the model of 5.6 they cannot lower it.
+
+    Mean JCT falls.
+    """
     return [
         _flowcon(policy, "makespan_ratio", paper, against="na", at_most=1.005, places=3, seeds=seeds),
         _flowcon(policy, "mean_jct_ratio", None, against="na"),
@@ -179,7 +182,7 @@ JOB_5_S = {"na": 489.4, "flowcon": 401.6, "flowcon-5%-60s": 396.4}
 
 
 def _every_interval() -> list[PublishedFigure]:
-    """Makespans of the text, and Table 2: by how much MNIST(T) ended earlier (10 % and 20 s is there twice)."""
+    """Return the text's makespans, and from Table 2 how much earlier MNIST(T) ended (10 % and 20 s occurs twice)."""
     spans = {20: 386.1, 30: 372.4, 40: 384.8, 50: 389.0, 60: 388.1}
     cuts = {
         "10%-20s": 0.262, "10%-30s": 0.324, "10%-40s": 0.143, "10%-50s": 0.153, "10%-60s": 0.031,
@@ -193,7 +196,7 @@ def _every_interval() -> list[PublishedFigure]:
 
 
 def _deadlines(placement: str) -> list[PublishedFigure]:
-    """Response times fall for all three placements (figure 4); the paper prints no number."""
+    """Return response times, which fall for all three placements (figure 4); the paper prints no number."""
     ours = (f"{placement}+deadlines", "deadline")
     falls = [
         PublishedFigure(policy, "mean_jct_ratio", None, than, source=SLAML)
@@ -209,7 +212,7 @@ def _deadlines(placement: str) -> list[PublishedFigure]:
 
 
 def _on_trace(edf: float) -> list[PublishedFigure]:
-    """Response times below FIFO, and the share of deadlines met beside the one published for EDF."""
+    """Return response times below FIFO's, and the share of deadlines met, with the one published for EDF."""
     shares = [
         PublishedFigure(policy, "sla_met_share", None, source=ELASTICFLOW)
         for policy in ("fifo", "elastic-fifo", "deadline")
@@ -229,7 +232,7 @@ def _specon(
 ) -> list[PublishedFigure]:
     """Return SpeCon's gain over the default scheduler (DS), for the paper's mode and for ours.
 
-    `averages`: what the text prints of the jobs that end earlier and of those that end later, by measure.
+    `averages`: what the text prints about the jobs that end earlier and those that end later, by measure.
     """
     found = {"makespan_ratio": 1 - makespan_cut, "mean_jct_ratio": 1 - mean_cut}
     counted = {"best": best, "jobs_faster": faster} | ({} if slower is None else {"jobs_slower": slower}) | averages
@@ -348,9 +351,10 @@ FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
 
 
 def original(name: str) -> str:
-    """Return the experiment whose figures a workload has.
+    """Return the experiment whose figures apply to a workload.
 
-    Of a fitted one that is the random one with the same jobs, of W1 to W4 on measured speeds the one on printed speeds.
+    For a fitted one that is the random one with the same jobs, for W1 to W4 on measured speeds the one on printed
+    speeds.
     """
     return name.replace("-fitted-", "-random-").removesuffix("-measured")
 

@@ -150,10 +150,10 @@ def _failures(jobs: Sequence[SimulatedJob]) -> Row:
 
 
 def gains(before: Mapping[str, float], now: Mapping[str, float]) -> Row:
-    """Return by how much completion times, seconds by job, fell: counts, and shares of the time before.
+    """Return by how much completion times, in seconds by job, fell: counts, and shares of the time before.
 
-    `mean_faster` and `mean_slower` are means over the jobs that ended earlier and later, 0 where there are none; what
-    jobs lost is negative.
+    `mean_faster` and `mean_slower` are means over the jobs that ended earlier and later, 0 if there are none; losses
+    are negative.
     """
     gained = {job: before[job] - now[job] for job in now}
     shares = [gain / before[job] for job, gain in gained.items()]
@@ -215,7 +215,7 @@ def baselines_of(workload: Workload) -> tuple[str, ...]:
 
 
 def summary(workload: Workload, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the whole report of one workload; rows of a policy by seed, its mean last."""
+    """Return the whole report of one workload: each policy's rows by seed, its mean last."""
     policies = dict.fromkeys(row["policy"] for row in rows)
     groups = {name: [row for row in rows if row["policy"] == name] for name in policies}
     means = [mean(group) for group in groups.values()]

@@ -25,10 +25,10 @@ class SimulationRun:
 
 
 def compare(workload: Workload, policies: Sequence[str] = (), *, bounded: bool = True) -> Iterator[SimulationRun]:
-    """Simulate these policies on the workload one after the other; if none is named, all of the workload.
+    """Simulate these policies on the workload in turn; if none is named, all of the workload's.
 
     Compares each job trained on CPU with its JCT under the workload's first policy. Raises `NoWorkload` for an unknown
-    policy. Lower bounds (`bounded`) take a second for 40 jobs, twice as long as to simulate a policy.
+    policy. Lower bounds (`bounded`) take a second for 40 jobs, twice as long as simulating a policy.
     """
     chosen = _choose(workload, policies)
     bounds = report.bounds_of(workload) if bounded else {}
@@ -52,7 +52,7 @@ def _choose(workload: Workload, policies: Sequence[str]) -> list[PolicySetup]:
     known = {c.name: c for c in workload.policy_setups}
     others = (
         [] if _uses_cpu(workload) else [name for name in comparison_policies.PLANNERS if name not in known]
-    )  # comparison policies allot GPUs only
+    )  # comparison policies allocate only GPUs
     known |= {name: comparison_policies.policy_setup(name, workload) for name in policies if name in others}
     if unknown := [name for name in policies if name not in known]:
         names = ", ".join(dict.fromkeys([*known, *others]))

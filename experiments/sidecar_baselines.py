@@ -1,4 +1,4 @@
-"""The two baselines of SideCar scheduling's evaluation, as printed (`algorithms.md` 1.10).
+"""Implements the two baselines of SideCar scheduling's evaluation, as printed (`algorithms.md` 1.10).
 
 They return decisions as `decide()` does; only the simulator calls them. The coordinator's own baselines are in
 `adaptive_scheduler/policies`.
@@ -44,7 +44,7 @@ def termination(snapshot: ClusterSnapshot, now: float, *, sees_restarts: bool = 
     """Start newcomers on their smallest count, then grow jobs step by step with a restart each, like Optimus.
 
     Jobs never shrink; the first job that does not fit blocks the queue and all growth. `sees_restarts`: whether a step
-    has to gain more than its restart takes; the paper says so of its own prediction only.
+    has to gain more than its restart costs; the paper says so only of its own prediction.
     """
     decisions: list[Decision] = []
     for job in snapshot.queue:
@@ -60,7 +60,7 @@ def termination(snapshot: ClusterSnapshot, now: float, *, sees_restarts: bool = 
 
 
 def _best_step(snapshot: ClusterSnapshot, sees_restarts: bool) -> Reshape | None:
-    """Return the next step up (G16) that gains most seconds per GPU."""
+    """Return the next step up (G16) that saves most seconds per GPU."""
     gains: list[tuple[float, str, int, Node]] = []
     for job in snapshot.placed:
         node = snapshot.node[job.node or ""]
@@ -81,7 +81,7 @@ def _best_step(snapshot: ClusterSnapshot, sees_restarts: bool) -> Reshape | None
 
 
 def _restart_s(profiles: Profiles, job: Job) -> float:
-    """Return the seconds until a job that is stopped, removed and launched again trains on where it was (1.10)."""
+    """Return the seconds until a job that is stopped, removed and relaunched trains where it left off (1.10)."""
     o = profiles.overheads(job.type)
     return reshape_delay_s(profiles, job) + o.k8s_term + o.k8s_init
 

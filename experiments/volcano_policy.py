@@ -1,8 +1,8 @@
 """Models how Volcano places pods of CPU jobs, without and with the deadline policy (Slaml; `algorithms.md` 4.7).
 
-Without deadlines jobs queue by submission, and jobs that do not fit are skipped, as in Volcano. With deadlines the
-deadline policy orders the queue and requeues jobs, and Volcano places (X12). All pods of a task start together (gang).
-Called by `workloads/deadline_workloads.py`.
+Without deadlines, jobs queue by submission, and jobs that do not fit are skipped, as in Volcano. With deadlines, the
+deadline policy orders the queue and requeues jobs, and Volcano places them (X12). All pods of a task start together
+(gang). Called by `workloads/deadline_workloads.py` and `traces/trace.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def alone(score: Score, order: Order = by_submission, passes: bool = True) -> Pl
 
 
 def with_deadlines(score: Score, settings: Settings) -> Planner:
-    """Return Volcano's planner with the deadline policy before it."""
+    """Return Volcano's planner with the deadline policy in front."""
 
     def plan(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
         yields = deadline.schedule_overdue(snapshot, now, settings)

@@ -1,7 +1,7 @@
 """Lets a training save when it is asked to stop, and resume where it was; each module can be used alone.
 
-`Elastic` is for a loop of one's own; for libraries nothing is called. `plain` needs the standard library only, others
-their framework. Nothing is imported here, so that a script loads only what it uses.
+`Elastic` is for custom loops; for libraries nothing needs to be called. `plain` needs only the standard library, the
+other modules their framework. Nothing is imported here, so that a script loads only what it uses.
 """
 
 __version__ = "0.1.0"

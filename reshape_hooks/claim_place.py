@@ -1,7 +1,7 @@
-"""Finds by which call of a script, and in which turn of its loops, a training begins (`claims`).
+"""Finds the call of a script, and the iteration of its loops, in which a training begins (`claims`).
 
-Promises: the answer is the same each time that a script comes to the same call in the same turn, also after lines
-around it were changed. Reads the source of the script, where there is one. The standard library, Python 3.8 and newer.
+Promises: the answer is the same each time that a script reaches the same call in the same iteration, even after lines
+around it have changed. Reads the script's source, if there is one. Standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from reshape_hooks.record import library_folders
 
-SHOWN = 60  # characters of a value that are kept; a checksum of a longer one
-MOST = 1 << 16  # characters of a value that are looked at
-OTHER_EACH_TIME = re.compile(  # dates and times, seconds since 1970, numbers of objects, temporary names
+SHOWN = 60  # characters kept of a value; a longer one gets a checksum
+MOST = 1 << 16  # characters inspected of a value
+OTHER_EACH_TIME = re.compile(  # dates and times, epoch seconds, object ids, temporary names
     r"20\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T /]+[0-2]\d[-_:.]?[0-5]\d(?:[-_:.]?[0-5]\d)?)?"
     r"|[A-Z][a-z]{2}\d\d_[0-2]\d-[0-5]\d-[0-5]\d|(?<!\d)[0-2]\d[-_:][0-5]\d[-_:][0-5]\d(?!\d)"
     r"|(?<![\d.])1[6-9]\d{8}(?:\d{3})?(?:\.\d+)?(?!\d)|0x[0-9a-f]+"
@@ -27,13 +27,13 @@ OTHER_EACH_TIME = re.compile(  # dates and times, seconds since 1970, numbers of
 
 
 def short(text: str) -> str:
-    """Return a text without what is another one at each start, a checksum of a long one."""
+    """Return a text without what differs at each start, shortened with a checksum."""
     text = OTHER_EACH_TIME.sub("#", text[:MOST])
     return text if len(text) <= SHOWN else f"{text[:20]}… {zlib.crc32(text.encode('utf-8', 'replace')):08x}"
 
 
 def place(called: str) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Return the calls of the script that have led here, values of the loops around them, arguments of its functions.
+    """Return the script's calls that led here, values of the loops around them, and its functions' arguments.
 
     `called`: the name under which the innermost of these calls has called us.
     """
@@ -58,17 +58,17 @@ def place(called: str) -> tuple[list[str], dict[str, str], dict[str, str]]:
 
 
 def _values(local: Any, names: Any) -> Iterator[tuple[str, str]]:
-    """Yield the names and what is kept of their values. Those without a text that lasts are passed over."""
+    """Yield names with what is kept of their values. Values without a stable text are skipped."""
     for name in names:
-        with contextlib.suppress(Exception):  # a `repr` of the script's own
+        with contextlib.suppress(Exception):  # the script's own `repr`
             text = _text(local[name])
             if text is not None:
                 yield name, short(text)
 
 
 def _text(value: Any) -> str | None:
-    """Return a text for a value, the same for the same one in another process; None for what has none."""
-    if type(value).__module__.startswith("reshape_hooks."):  # as the generation
+    """Return a text that is the same for the same value in another process; None if there is none."""
+    if type(value).__module__.startswith("reshape_hooks."):  # such as the generation
         return None
     if hasattr(value, "__array__") or hasattr(value, "numpy"):
         return f"{getattr(value, 'shape', '')} {zlib.crc32(memoryview(_array(value)).cast('B')[:MOST]):08x}"
@@ -89,7 +89,7 @@ _trees: dict[str, Any] = {}
 
 
 def _in_source(path: str, line: int, called: str) -> tuple[str, list[str], list[str]]:
-    """Return which call of `called` in its function the one in this line is, what loops around it set, and count."""
+    """Return which call of `called` in its function this line is, and the targets and counters of loops around it."""
     import ast
     import linecache
 
@@ -99,11 +99,11 @@ def _in_source(path: str, line: int, called: str) -> tuple[str, list[str], list[
             _trees[path] = ast.parse("".join(linecache.getlines(path)))
     tree = _trees[path]
     if not getattr(tree, "body", None):
-        return str(line), [], []  # as of `python -c`
+        return str(line), [], []  # as with `python -c`
     inside = tree
     looped: list[str] = []
     counted: list[str] = []
-    for one in ast.walk(tree):  # from the outside to the inside
+    for one in ast.walk(tree):  # from the outside inward
         if not _covers(one, line):
             continue
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -1,13 +1,13 @@
-"""Gives each training of a job checkpoints of its own, and finds them again after a restart.
+"""Gives each training of a job its own checkpoints, and finds them again after a restart.
 
 One job may train many times: in processes one after the other or side by side, and several times in one process. Each
-training claims a folder: the job's own the first one, `training-2`, `training-3` … in it the others. Promises: no two
+training claims a folder: the first one the job's own, the others `training-2`, `training-3` … in it. Promises: no two
 trainings of one generation share a claim; after a restart a training gets the claim of the same script and arguments,
-of the same call, in the same turn of its loops, that trains the same (parameters, optimizer), wherever in the order it
-comes; a claim that another one has left is never given to it. What may be another value at each start is passed over
-(times, temporary names), or only tells apart what is else alike (variables, the folder, arguments of functions, and
-what follows the number of GPUs); a finished one is found again only by the same variables and arguments. Called by
-`adapters/session` and `keras_fit`; the standard library and `plain`, Python 3.8 and newer.
+of the same call, in the same iteration of its loops, that trains the same (parameters, optimizer), wherever in the
+order it comes; a claim left by another training is never given to it. What may differ at each start is ignored (times,
+temporary names), or only distinguishes trainings that are otherwise alike (variables, the folder, arguments of
+functions, and what depends on the number of GPUs); a finished one is found again only by the same variables and
+arguments. Called by `adapters/session`, `keras` and `keras_fit`; standard library and `plain`, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from reshape_hooks import plain
 from reshape_hooks.claim_place import place, short
 
 INDEX, LOCK = plain.CLAIMS, ".claims.lock"
-SAME = ("process", "site", "loops", "trained")  # always alike in two generations of one training
-TOLD_APART = ("settings", "arguments")  # may follow the number of GPUs, or be others at each start
-RUNS, LEFT, FINISHED = plain.RUNS, "left", "finished"  # LEFT: its process has ended by itself, without an error
-OF_A_START = re.compile(  # variables that say nothing of what is trained, or are others at each start
+SAME = ("process", "site", "loops", "trained")  # always equal in two generations of one training
+TOLD_APART = ("settings", "arguments")  # may depend on the number of GPUs, or differ at each start
+RUNS, LEFT, FINISHED = plain.RUNS, "left", "finished"  # LEFT: its process ended by itself, without an error
+OF_A_START = re.compile(  # variables that say nothing about the training, or differ at each start
     "(RESHAPE|CUDA|NVIDIA|PYTHON|PET|TORCH|TORCHELASTIC|NCCL|GLOO|OMP|KMP|MKL|TF|XLA|ROLE|GROUP|LOCAL|MASTER|LC|LD)_.*"
     "|(KUBERNETES|OMPI|PMI|PMIX|SLURM|RAY|JPY|DBUS|SSH|XDG|MAKE|CONDA)[A-Z]*_.*|MAKEFLAGS|MFLAGS|INVOCATION_ID|DISPLAY"
     "|_|PWD|OLDPWD|SHLVL|PATH|RANK|WORLD_SIZE|HOSTNAME|TMPDIR|TERM|COLUMNS|LINES|PYTHON[A-Z]*|WANDB_RUN_ID"
 )
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")  # of a process among several
-MOST_READ = 1 << 20  # bytes of initial weights that are looked at
+MOST_READ = 1 << 20  # bytes of initial weights to read
 
 _one_at_a_time = threading.RLock()
-_files: dict[Path, int] = {}  # folder -> its lock; closing one would let go what is locked in it
+_files: dict[Path, int] = {}  # folder -> its lock file; closing any descriptor of it would release our locks
 _ours: dict[Path, set[int]] = {}  # folder -> the claims of this process
-_alone: dict[Path, list[OfTraining]] = {}  # those of them that a script has which saves by itself
+_alone: dict[Path, list[OfTraining]] = {}  # those of them for scripts that save by themselves
 
 
 class OfTraining(plain.Checkpoints):
-    """The checkpoints of one training. `number`: of its claim. `before`: steps of those that have ended before it.
+    """The checkpoints of one training.
 
-    `apart`: its script makes an object for each look and save.
+    `number`: of its claim. `before`: steps of the trainings that ended before it. `apart`: its script creates separate
+    objects to look and to save.
     """
 
     known_by: Mapping[str, Any]
@@ -64,7 +65,7 @@ class OfTraining(plain.Checkpoints):
         self.prefer = name if name and given == self.name else None
 
     def finish(self, steps: int) -> None:
-        """The training has come to its end after so many steps: another one of this generation is not this one."""
+        """Mark the training as finished after `steps`: any further one in this generation is another one."""
         _mark(self.root, {self.number}, FINISHED, steps)
 
 
@@ -72,11 +73,11 @@ def description(
     called: str = "", trained: Any = "", settings: Mapping[str, Any] | None = None,
     arguments: Mapping[str, Any] | None = None, weights: int = 0, placed: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a training is known by.
+    """Return what identifies a training.
 
     `called`: the name under which the script has called us. `trained`: names and shapes of parameters, class of the
     optimizer. `settings`: of the optimizer. `arguments`: what else tells it from others. `weights`: a checksum of the
-    initial ones. `placed`: False for a process with all that it trains.
+    initial ones. `placed`: False for a process with everything that it trains.
     """
     site, loops, given = place(called) if placed else ([], {}, {})
     given.update({f"${name}": short(value) for name, value in _own_variables().items()})
@@ -91,7 +92,7 @@ def description(
 
 
 def checksum(arrays: Iterable[Any]) -> int:
-    """Return a number for the content of arrays that are in memory; 0 of others."""
+    """Return a checksum of the content of arrays in host memory; 0 for others."""
     total, left = 0, MOST_READ
     for array in arrays:
         with contextlib.suppress(Exception):  # anything may call itself an array
@@ -103,7 +104,7 @@ def checksum(arrays: Iterable[Any]) -> int:
 
 
 def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the claim among `known` that is of this training; None if none is."""
+    """Return the claim among `known` that belongs to this training; None if none does."""
     found = [one for one in known if all(one.get(name) == mine[name] for name in SAME) and _may_be(one, mine)]
     for kind in TOLD_APART:
         for name in sorted({name for one in found for name in one[kind]}):
@@ -115,11 +116,11 @@ def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str
 
 
 def _may_be(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
-    """False if the claim differs in what cannot be another value in the same training.
+    """Return False if the claim differs in what cannot vary within one training.
 
-    Without its result a training that runs goes on with what it had; a result must be that of these very arguments. On
-    another number of GPUs too it must be that of these variables and arguments of functions, by which a script that
-    skips what it has finished tells its trainings apart; a rate or a batch size may follow the number of GPUs.
+    An unfinished training continues with what it had; a result must be that of these very arguments. Even on another
+    number of GPUs it must match these variables and function arguments, by which a script that skips what it has
+    finished tells its trainings apart; a rate or a batch size may depend on the number of GPUs.
     """
     if one["state"] == FINISHED and _given(one) != _given(mine):
         return False
@@ -130,12 +131,12 @@ def _may_be(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
 
 
 def _given(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of the process, `$RATE`, and the arguments of the functions on its stack, `0 rate`."""
+    """Return the process's variables, `$RATE`, and the arguments of functions on its stack, `0 rate`."""
     return {name: value for name, value in one["arguments"].items() if name.startswith("$") or name[:1].isdigit()}
 
 
 def take(mine: dict[str, Any]) -> OfTraining:
-    """Claim the checkpoints of this training, which nobody else gets as long as this process lives."""
+    """Claim this training's checkpoints, which nobody else gets while this process lives."""
     here = plain.environment()
     root = Path(here.checkpoints)
     with _one_at_a_time:
@@ -150,9 +151,9 @@ def take(mine: dict[str, Any]) -> OfTraining:
                 number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)
                 alike = [one for one in known if one["state"] == FINISHED and one.get("process") == mine["process"]]
                 own = [one for one in alike if one["number"] in ours or one["generation"] < here.generation]
-                before = sum(one.get("steps", 0) for one in own)  # also of those that the script skips now
+                before = sum(one.get("steps", 0) for one in own)  # including those that the script skips now
                 apart = any(one.get("apart", False) for one in known if one["number"] == number)
-        except OSError:  # a disk that cannot be written to keeps nothing, and no training from its work
+        except OSError:  # an unwritable disk keeps nothing, but must not keep a training from running
             number = max(ours, default=0) + 1
         ours.add(number)
     return OfTraining(here, number, before, apart)
@@ -161,8 +162,8 @@ def take(mine: dict[str, Any]) -> OfTraining:
 def _claimed(
     mine: dict[str, Any], known: list[dict[str, Any]], free: list[dict[str, Any]], here: plain.Environment
 ) -> int:
-    """Return the number of the claim that is now this training's, and note it."""
-    older = [one for one in free if "process" not in one]  # of a version that told trainings apart by their order
+    """Return the number of the claim that is now this training's, and record it."""
+    older = [one for one in free if "process" not in one]  # from a version that told trainings apart by order
     found = choose(mine, [one for one in free if "process" in one]) or next(iter(older), None)
     if found is None:
         number = max((one["number"] for one in known), default=0) + 1
@@ -183,7 +184,7 @@ def _claimed(
 
 
 def _is_free(root: Path, one: Mapping[str, Any], here: plain.Environment) -> bool:
-    """True if no training of this generation has, or had, this claim. One of an earlier generation is fenced."""
+    """Return whether no training of this generation has, or had, this claim. Earlier generations are fenced."""
     if one["number"] in _ours[root]:
         return False
     if one["generation"] < here.generation:
@@ -195,9 +196,9 @@ def _is_free(root: Path, one: Mapping[str, Any], here: plain.Environment) -> boo
 
 
 def move(checkpoints: plain.Checkpoints, describe: Callable[[], dict[str, Any]]) -> None:
-    """Let these checkpoints be those of one training, where they are the job's and no training has claimed them yet.
+    """Turn the job's checkpoints, if no training has claimed them yet, into those of one training.
 
-    They are moved once: all that the script makes of this object shares the claim.
+    This happens once: everything that the script creates from this object shares the claim.
     """
     here = plain.environment()
     if checkpoints.claimed is not None or checkpoints.folder != Path(here.checkpoints) or not here.announce:
@@ -207,13 +208,13 @@ def move(checkpoints: plain.Checkpoints, describe: Callable[[], dict[str, Any]])
 
 
 def claim_alone(checkpoints: plain.Checkpoints, mine: dict[str, Any], said: bool, looks: bool) -> bool:
-    """Let the checkpoints of a script that saves by itself be those of one training; False if they are only lent.
+    """Turn the checkpoints of a script that saves by itself into those of one training; False if they are only lent.
 
-    The training ends where the script begins another one, or with its process. `said`: that it has its own ones.
-    `looks`: what the object is asked for first; one that only saves belongs to the training that has looked before,
-    as in a script that makes an object for each call. Such a script has one training. Of several processes that train
-    together the first one claims. Raises CheckpointError in another one that cannot tell which training is its own,
-    and in a script that may go on from what another one has saved, and does not say so.
+    The training ends where the script begins another one, or with its process. `said`: whether the script has said that
+    it has its own ones. `looks`: what the object is asked for first; one that only saves belongs to the training that
+    looked before, as in a script that creates an object for each call. Such a script has one training. Of several
+    processes that train together the first one claims. Raises CheckpointError in another one that cannot tell which
+    training is its own, and in a script that may continue from what another one has saved, and does not say so.
     """
     here = plain.environment()
     root = Path(here.checkpoints)
@@ -235,7 +236,7 @@ def claim_alone(checkpoints: plain.Checkpoints, mine: dict[str, Any], said: bool
         return True
     if not said and _is_lent(checkpoints, root, mine, here, looks):
         return False
-    if last is not None:  # the script has come to its next training: what it has saved before is a result
+    if last is not None:  # the script has reached its next training: what it saved before is a result
         _mark(root, {last.number}, FINISHED)
     move(checkpoints, lambda: mine)
     own = checkpoints.claimed
@@ -258,10 +259,10 @@ def _use(checkpoints: plain.Checkpoints, of: OfTraining) -> None:
 def _is_lent(
     checkpoints: plain.Checkpoints, root: Path, mine: dict[str, Any], here: plain.Environment, looks: bool
 ) -> bool:
-    """Let a script that has saved nothing read what another script of this job has saved, as one that evaluates does.
+    """Let a script that has saved nothing read what another script of this job has saved, e.g. to evaluate it.
 
-    It may also want to go on from there, or to begin with its own, which nobody can tell. So it may not train: raises
-    CheckpointError. False where there is nothing to lend, or the script has trained in this job before.
+    It may also intend to continue from there, or to begin its own, which nobody can tell. So it may not train: raises
+    CheckpointError. False if there is nothing to lend, or the script has trained in this job before.
     """
     try:
         known = _read(root)
@@ -294,20 +295,20 @@ def _is_lent(
 
 
 def _follows() -> bool:
-    """True of a process that trains with others and is not the first of them."""
+    """Return whether this process trains with others and is not the first of them."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() > 0)
     if any(os.environ.get(name, "0") not in ("", "0") for name in RANKS):
         return True
-    with contextlib.suppress(ValueError, AttributeError):  # TF_CONFIG of another form
+    with contextlib.suppress(ValueError, AttributeError):  # TF_CONFIG in another form
         task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task") or {}
         return task.get("type", "chief") != "chief" and str(task.get("index", 0)) != "0"
     return False
 
 
 def _is_forked_by_torch() -> bool:
-    """True of a process that may be one of those that a script of PyTorch has started, which have not met yet."""
+    """Return whether a PyTorch script may have forked this process as one of several, not connected yet."""
     started: Any = sys.modules.get("multiprocessing.process")
     if "torch" not in sys.modules or started is None or started.parent_process() is None:
         return False
@@ -316,7 +317,7 @@ def _is_forked_by_torch() -> bool:
 
 
 def _refuse_unclear(root: Path, here: plain.Environment) -> None:
-    """Raise CheckpointError if this job has more than one training, of which this process cannot say its own."""
+    """Raise CheckpointError if this job has several trainings and this process cannot tell which is its own."""
     with contextlib.suppress(OSError):  # nothing is there
         unclear = any(
             one["number"] > 1 or (one["generation"] == here.generation and one["state"] != RUNS) for one in _read(root)
@@ -366,13 +367,13 @@ def _environ(pid: str) -> set[bytes]:
         return set()
 
 
-# The index: what is known of each claim of a folder. Locked are bytes of one file: 0 for the index, n for claim n.
-# These locks end with their process, and a process that it has forked does not hold them.
+# The index: what is known of each claim in a folder. Byte ranges of one file are locked: 0 for the index, n for claim
+# n. These locks end with their process, and are not inherited by a forked one.
 
 
 @contextlib.contextmanager
 def _index(root: Path) -> Iterator[list[dict[str, Any]]]:
-    """Give the claims of this folder, to be changed by nobody else meanwhile. Raises OSError."""
+    """Yield this folder's claims, locked against changes by others. Raises OSError."""
     root.mkdir(parents=True, exist_ok=True)
     if root not in _files:
         _files[root] = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -392,7 +393,7 @@ def _index(root: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def _read(root: Path) -> list[dict[str, Any]]:
-    """Return the index. Without one, or with one that cannot be read, trainings are told apart by their order."""
+    """Return the index. Without a readable one, trainings are told apart by order."""
     try:
         known: list[dict[str, Any]] = json.loads((root / INDEX).read_text(encoding="utf-8"))
         return known
@@ -404,7 +405,7 @@ def _read(root: Path) -> list[dict[str, Any]]:
 
 
 def _lock(root: Path, number: int) -> bool:
-    """Lock a claim for as long as this process lives; False if another process has."""
+    """Lock a claim for the life of this process; return False if another process holds it."""
     try:
         fcntl.lockf(_files[root], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
     except (BlockingIOError, PermissionError):
@@ -427,7 +428,7 @@ def _mark(root: Path, numbers: set[int], state: str, steps: int = 0, **more: boo
 
 
 def _leave() -> None:
-    """The process ends: unless by an error, what it has trained is over, and is not gone on with in this generation.
+    """Mark claims at exit: unless there was an error, what was trained is over and not resumed in this generation.
 
     What a script has saved by itself is then its result.
     """
@@ -440,7 +441,7 @@ def _leave() -> None:
 
 
 def _tell_of_nothing_read() -> None:
-    """Say so at the end of a script that has only looked for checkpoints, and found none among those of its job."""
+    """Report at the end of a script that only looked for checkpoints and found none among the job's."""
     for root, alone in _alone.items():
         known = [one["number"] for one in _read(root)] if alone else []
         here = plain.environment()

@@ -1,14 +1,15 @@
-"""Imports what a training imported the last time, before it is its turn, and waits: the *waiting interpreter*.
+"""Imports what a training imported the last time, ahead of its turn, and waits: the *waiting interpreter*.
 
 The shim starts the training's own command a second time with `RESHAPE_WAIT`; `startup/sitecustomize.py` then calls
-`wait_turn`, which imports what the record of the last run names and returns only when the shim says so. Python goes on
-to the script as always: arguments, `__main__`, tracebacks and exit status need no imitation. Promises:
-* only modules of the standard library, of site-packages, of packages that PYTHONPATH names apart from the job's own
-  folders, and our own are imported, as the last run had imported them: in its order, under its environment variables,
-  and none that it had not imported;
-* the script finds none of them imported: each comes into `sys.modules`, with the variables that it sets and with our
+`wait_turn`, which imports what the record of the last run names and returns only when the shim says so. Python then
+proceeds to the script as always: arguments, `__main__`, tracebacks and exit status need no imitation. Promises:
+- only modules of the standard library, of site-packages, of packages that PYTHONPATH names outside the job's own
+  folders, and our own are imported, as in the last run: in its order, under its environment variables, and none that it
+  had not imported;
+- the script finds none of them imported: each appears in `sys.modules`, with the variables that it sets and with our
   adapters, when the script imports it (`Stash`);
-* an interpreter that is not told to go on never runs the script: it ends.
+- an interpreter that is not told to proceed never runs the script: it exits.
+
 Called by `sitecustomize` and the shim's `sidecar/warm.py`, whose protocol it speaks. Standard library, Python 3.8.
 """
 
@@ -28,7 +29,7 @@ from reshape_hooks.record import (
 )
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # what a training does not import itself is imported only by an interpreter that waits
+if TYPE_CHECKING:  # only a waiting interpreter may import what a training itself does not
     from collections.abc import Collection, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -40,15 +41,15 @@ OURS = ("", "reshape_hooks.files.replay")
 
 The second is imported before the script of a training that has a checkpoint, so one that has none asks for it late.
 """
-NUMBER_BYTES = 4  # of the number of a file
-MOST_LOCKS = 253  # files that the kernel sends at once
-NOT_INITIALIZED = 3  # cuDeviceGetCount before cuInit
+NUMBER_BYTES = 4  # of a file descriptor
+MOST_LOCKS = 253  # descriptors that the kernel passes at once
+NOT_INITIALIZED = 3  # returned by cuDeviceGetCount before cuInit
 MODULES = (".py", ".pyc", ".so")
-ASKED = ("is_available", "device_count")  # functions of torch.cuda whose answer is another one without GPUs
+ASKED = ("is_available", "device_count")  # functions of torch.cuda that answer differently without GPUs
 
 
 def change(variables: dict[str, str | None]) -> None:
-    """Set these variables of the environment; None removes one."""
+    """Set these environment variables; None removes one."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -62,20 +63,20 @@ class Group:
     def __init__(self, name: str, variables: dict[str, str | None], hidden: list[str]) -> None:
         self.name, self.variables, self.hidden = name, variables, hidden
         self.modules: dict[str, ModuleType] = {}
-        self.asked: list[str] = []  # for which names the import asked, also for those that are not there
-        self.set: dict[str, str | None] = {}  # variables of the environment that the import itself set
-        self.left = False  # to be imported by the script only
+        self.asked: list[str] = []  # names that the import asked for, including missing ones
+        self.set: dict[str, str | None] = {}  # environment variables set by the import itself
+        self.left = False  # to be imported only by the script
 
 
 class Record:
-    """What a run imported: its groups in order, and in which of them each name was asked for."""
+    """What a run imported: its groups in order, and in which of them each name was requested."""
 
     def __init__(self, path: str) -> None:
         import ast
 
-        self.groups = [Group("", {}, [])]  # of no root: what we need to wait ourselves
+        self.groups = [Group("", {}, [])]  # without a root: what we need ourselves to wait
         self.home: dict[str, Group] = {}
-        self.libraries: list[str] = []  # shared ones, to be loaded when all is imported
+        self.libraries: list[str] = []  # shared libraries to load after all imports
         until = None
         group = self.groups[0]
         roots: dict[str, Group] = {}
@@ -103,20 +104,20 @@ class Record:
                 group.left, group.asked = True, []
 
     def own(self, modules: Sequence[str]) -> None:
-        """Note modules that we have imported ourselves, each where the training does."""
+        """Note modules that we have imported ourselves, each in the group where the training imports it."""
         for name in modules:
             self.home.get(name, self.groups[0]).modules[name] = sys.modules[name]
 
 
 class NotRecorded(BaseException):
-    """Something was about to be done that must not be done early, as to import a module of the user's.
+    """Raised before something that must not be done early, such as importing a user's module.
 
     It passes through `except Exception`.
     """
 
 
 class Refused:
-    """The loader of a module that may be looked for early, as the trainer did, but not be loaded."""
+    """The loader of a module that may be found early, as in the trainer, but not loaded."""
 
     def __init__(self, loader: Any, fault: BaseException) -> None:
         self._loader, self._fault = loader, fault
@@ -132,16 +133,17 @@ class Refused:
 
 
 class RecordedOnly:
-    """The first finder while modules are imported early: lets those of the record be loaded, from libraries only.
+    """The first finder during early imports: lets only modules of the record be loaded, and only from libraries.
 
-    And what Python itself brings along: `early` has imported some of that before the training, whose record lacks it
-    then. All else is found, or is nowhere, as for the training, since libraries look for what they do not import.
+    It also allows what Python itself brings along: `early` imported some of that before the training, whose record then
+    lacks it. Everything else is found, or missing, as for the training, since libraries probe for modules that they do
+    not import.
     """
 
     def __init__(self, names: Collection[str], folders: tuple[str, ...]) -> None:
         self.names, self.folders = names, folders
-        self.asked = ""  # why a module was imported too early: it has asked for GPUs
-        self.cuda: Any = None  # the module torch.cuda while its functions are ours
+        self.asked = ""  # why a module was imported too early: it asked for GPUs
+        self.cuda: Any = None  # the module torch.cuda while its functions are replaced
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -161,9 +163,9 @@ class RecordedOnly:
         return spec
 
     def listen(self) -> None:
-        """Hear who asks PyTorch for GPUs from now on, if PyTorch is there and can use some.
+        """Detect from now on who asks PyTorch for GPUs, if PyTorch is there and can use some.
 
-        A module that asks while it is imported, as Keras does to choose its device, would go without GPUs for good.
+        A module that asks while being imported, as Keras does to choose its device, would do without GPUs for good.
         """
         cuda = None if self.cuda else sys.modules.get("torch.cuda")
         if cuda is None or getattr(cuda.__spec__, "_initializing", False):
@@ -178,7 +180,7 @@ class RecordedOnly:
             frame: Any = sys._getframe(1)
             while frame.f_code.co_name != "<module>" and of_torch(frame):
                 frame = frame.f_back
-            if self.cuda and not of_torch(frame):  # what PyTorch itself asks at its import chooses nothing
+            if self.cuda and not of_torch(frame):  # what PyTorch itself asks at import decides nothing
                 self.asked = f"{frame.f_globals.get('__name__')} asks for GPUs while it is imported"
                 raise NotRecorded(self.asked)
             return asks()
@@ -197,9 +199,9 @@ def of_torch(frame: Any) -> bool:
 
 
 class Stash:
-    """A finder that gives modules that were imported early to the script as it imports them.
+    """A finder that hands early-imported modules to the script as it imports them.
 
-    Where the script has changed the environment in another way than the last time, they were imported too early.
+    If the script has changed the environment differently than last time, they were imported too early.
     """
 
     def __init__(self, groups: list[Group], recorder: Recorder) -> None:
@@ -213,10 +215,10 @@ class Stash:
                 del vars(self.packages[name])[name.rpartition(".")[2]]
 
     def _packages(self) -> Iterator[tuple[str, ModuleType]]:
-        """Yield modules and the package of each that has it as an attribute and is given to the script before it.
+        """Yield modules whose package has them as an attribute and is given to the script before them.
 
-        With that attribute `from package import module` would not ask for it, and what looks in `sys.modules` for it
-        would not find it: TensorFlow then takes its own code for the script's, and converts it.
+        With that attribute, `from package import module` would not import the module, and code that looks in
+        `sys.modules` would not find it: TensorFlow then takes its own code for the script's, and converts it.
         """
         for name, number in self.of.items():
             package, _, last = name.rpartition(".")
@@ -239,7 +241,7 @@ class Stash:
         return spec
 
     def give(self, name: str) -> None:
-        """Put the module and all that came with it, or was imported before it, where imports look."""
+        """Put the module, and everything that came with it or was imported before it, into `sys.modules`."""
         number = self.of[name]
         group = self.groups[number]
         now = changes(self.recorder.environ, dict(os.environ)), hidden()
@@ -266,11 +268,11 @@ class Stash:
                 finder.adapts(modules)
 
     def _done(self) -> tuple[list[str], int, bool]:
-        """Return what tells whether the script has done anything yet that can be seen outside."""
+        """Return what shows whether the script has done anything yet that is visible outside."""
         return os.listdir("/proc/self/fd"), written() - self.recorder.wrote, has_children()
 
     def _differs(self, group: Group, variables: dict[str, str | None], absent: list[str]) -> None:
-        """Begin the script anew without early imports if it has done nothing yet, else only tell of it."""
+        """Restart the script without early imports if it has done nothing yet, else only report the difference."""
         names = {*variables, *group.variables}
         what = ", ".join(sorted(n for n in names if variables.get(n, "") != group.variables.get(n, "")))
         what = what or f"other modules to be absent ({', '.join(absent)})"
@@ -283,7 +285,7 @@ class Stash:
 
 
 class StashLoader:
-    """Brings a module back; for all else it is the module's own loader."""
+    """Brings a module back; otherwise acts as the module's own loader."""
 
     def __init__(self, stash: Stash, module: ModuleType, loader: Any) -> None:
         self._stash, self._module, self._loader = stash, module, loader
@@ -292,18 +294,18 @@ class StashLoader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None  # a placeholder, so that the attributes of the module itself stay as they are
+        return None  # a placeholder, so that the module's own attributes stay as they are
 
     def exec_module(self, placeholder: ModuleType) -> None:
         name = placeholder.__name__
         if name in self._stash.of:
             self._stash.give(name)
         sys.modules[name] = self._module
-        self._stash.recorder.settle()  # it asks for nothing, and may be the last one
+        self._stash.recorder.settle()  # it requests nothing, and may be the last one
 
 
 def in_python(spec: ModuleSpec) -> bool:
-    """True if the module is one of Python's own."""
+    """Return whether the module is one of Python's own."""
     place = spec.origin or ""
     ours = os.path.join(os.path.dirname(os.__file__), "")
     installed = "site-packages" in place or "dist-packages" in place
@@ -311,7 +313,7 @@ def in_python(spec: ModuleSpec) -> bool:
 
 
 def written() -> int:
-    """Return how many bytes this process ever wrote."""
+    """Return how many bytes this process has ever written."""
     with open("/proc/self/io", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("wchar"))
 
@@ -327,8 +329,8 @@ def has_children() -> bool:
 def device_opened() -> str:
     """Return the GPU device that this process has opened or initialized; empty if none.
 
-    A context of CUDA holds /dev/nvidiactl, /dev/nvidia-uvm and the GPU's own device open, or mapped where only that is
-    left. One that a library has begun without a device is found by asking CUDA's library, if anything has loaded it.
+    A CUDA context keeps /dev/nvidiactl, /dev/nvidia-uvm and the GPU's own device open, or only mapped. One that a
+    library has created without a device is found by asking CUDA's library, if anything has loaded it.
     """
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -351,7 +353,7 @@ def device_opened() -> str:
 
 
 def chosen() -> str:
-    """Return which framework has chosen its devices for good, which it did without GPUs; empty if none has."""
+    """Return which framework has chosen its devices for good, and thus without GPUs; empty if none has."""
     jax = sys.modules.get("jax._src.xla_bridge")
     if getattr(jax, "_backends", None) and {"cuda", "rocm"} & set(getattr(jax, "_backend_factories", ())):
         return "JAX"
@@ -362,9 +364,9 @@ def chosen() -> str:
 
 
 def import_early(record: Record, turn: Turn) -> None:
-    """Import the groups of the record in order, and note in each what came. Ends before the next one once it is told.
+    """Import the record's groups in order, noting in each what came. Stops before the next one once it is told.
 
-    Before each it says how the record is to be changed, should that group's import end this process.
+    Before each it reports how the record must change, should that group's import kill this process.
     """
     folders, finders, environ = early_folders(), [*sys.meta_path], dict(os.environ)
     only: Any = RecordedOnly(record.home, folders)
@@ -389,7 +391,7 @@ def import_early(record: Record, turn: Turn) -> None:
         came = {name: module for name, module in sys.modules.items() if module and name not in known}
         known.update(came)
         for name, module in came.items():
-            # Of ours some come by an adapter, which is called with the first module that it waits for.
+            # Some of ours come with an adapter, which is called with the first module that it waits for.
             (record.groups[0] if name.startswith("reshape_hooks.") else group).modules[name] = module
     only.end()
     sys.meta_path.remove(only)
@@ -410,10 +412,10 @@ def check_devices(only: RecordedOnly) -> None:
 
 
 def load_libraries(paths: Sequence[str]) -> list[str]:
-    """Load shared libraries that the trainer had loaded and that imports alone do not bring; return those loaded.
+    """Load shared libraries that the trainer had loaded and imports alone do not; return those loaded.
 
-    As a rule they are those of cuDNN and cuBLAS, which take a third of a second of a training's first step. None is
-    initialized. One that needs another one may find it only when that is there, so that all are tried again then.
+    Usually these are cuDNN's and cuBLAS's, which take a third of a second of a training's first step. None is
+    initialized. One that needs another may find it only once that is loaded, so that all failures are retried then.
     """
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         there = {os.path.basename(line.rstrip()) for line in file}
@@ -425,9 +427,9 @@ def load_libraries(paths: Sequence[str]) -> list[str]:
         before, failed = len(left), []
         for path in left:
             try:
-                ctypes.CDLL(path)  # its names stay its own (RTLD_LOCAL), and it stays after the object has gone
+                ctypes.CDLL(path)  # its symbols stay local (RTLD_LOCAL), and it outlives the object
                 loaded.append(path)
-            except OSError:  # gone, or it needs one that is not there
+            except OSError:  # gone, or a dependency is missing
                 failed.append(path)
         left = failed if len(failed) < before else []
     return loaded
@@ -439,7 +441,7 @@ def _with(environ: dict[str, str], variables: dict[str, str | None]) -> dict[str
 
 
 class Turn:
-    """The connection to the shim: it gets `ready` or why not, and sends the variables that have changed, then `go`.
+    """The connection to the shim: it gets `ready` or why not, and sends the changed variables, then `go`.
 
     With `go` come the locks of its GPUs, which this process and its children hold as long as they live.
     """
@@ -460,13 +462,13 @@ class Turn:
         os.write(self.number, ascii(fields).encode() + b"\n")
 
     def told(self) -> bool:
-        """True if the shim has sent something."""
+        """Return whether the shim has sent something."""
         import select
 
         return bool(select.select([self.number], [], [], 0)[0])
 
     def hear(self) -> Any:
-        """Return the next message; ends this process if the shim is gone."""
+        """Return the next message; exit if the shim is gone."""
         import ast
 
         while b"\n" not in self.inbox:
@@ -481,13 +483,13 @@ class Turn:
 
 
 def _keep_open(numbers: bytes) -> None:
-    """Have the children of this process hold these files, too."""
+    """Let this process's children inherit these descriptors."""
     for at in range(0, len(numbers), NUMBER_BYTES):
         os.set_inheritable(int.from_bytes(numbers[at : at + NUMBER_BYTES], sys.byteorder), True)
 
 
 def score(value: str) -> str:
-    """Set how soon the kernel ends this process if memory runs out; return what it was, empty if that is unknown."""
+    """Set this process's OOM score adjustment; return the former one, empty if unknown."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             before = file.read()
@@ -499,12 +501,12 @@ def score(value: str) -> str:
 
 
 def stamps() -> list[int]:
-    """Return when each folder of installed modules was changed last, or a zip of them; 0 for one that is not there."""
+    """Return the mtime of each folder, or zip, of installed modules; 0 for one that is missing."""
     return [stamp(folder.rstrip(os.sep))[1] for folder in early_folders()]
 
 
 def stamp(path: str) -> tuple[int, int]:
-    """Return the size of a file, or of the zip that holds it, and when it was written; (0, 0): it is gone."""
+    """Return the size and mtime of a file, or of the zip that holds it; (0, 0) if it is gone."""
     while True:
         try:
             status = os.stat(path)
@@ -516,7 +518,7 @@ def stamp(path: str) -> tuple[int, int]:
 
 
 def files_of(record: Record, libraries: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the files that were loaded early, and their folders, with their stamps.
+    """Return the files loaded early, and their folders, with their stamps.
 
     A file that is new in a folder may be one that a module has looked for in vain.
     """
@@ -527,7 +529,7 @@ def files_of(record: Record, libraries: Sequence[str]) -> dict[str, tuple[int, i
 
 
 def script_folder() -> str:
-    """Return where Python looks first for what the script imports, once it has come to the script; empty: nowhere."""
+    """Return the folder in which Python first looks for the script's imports once it runs the script; empty: none."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return ""
     script = sys.argv[0]
@@ -535,7 +537,7 @@ def script_folder() -> str:
 
 
 def beside(record: Record) -> list[str]:
-    """Return what is in the job's own folders under names that were asked for: libraries find it there first."""
+    """Return what the job's own folders have under names that were requested: libraries find it there first."""
     libraries = early_folders()
     own = {os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry)}
     own = {folder for folder in own if not os.path.join(folder, "").startswith(libraries)}
@@ -544,22 +546,22 @@ def beside(record: Record) -> list[str]:
 
 
 def is_asked(file: str, record: Record) -> bool:
-    """True if a file or folder of this name may be a module that was asked for."""
+    """Return whether a file or folder of this name may be a module that was requested."""
     name, dot, _ = file.partition(".")
     return name in record.home and (not dot or file.endswith(MODULES))
 
 
 def edited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]], since_ns: int, until_ns: int) -> str:
-    """Return a file that is not as it was imported: changed since, or while modules were imported; empty if none."""
+    """Return a file that has changed since it was imported, or during the imports; empty if none has."""
     changed = (path for path, stamp in now.items() if before.get(path) != stamp or since_ns <= stamp[1] <= until_ns)
     return next(changed, "")
 
 
 def settle_garbage() -> None:
-    """Look through all objects now and then never again.
+    """Collect garbage now and exempt all present objects from later collections.
 
-    Else that is due while the trainer builds its model (0.2 s of TensorFlow's), and again at its end, for which its
-    successor waits: modules that were imported early live as long as the process.
+    Otherwise that is due while the trainer builds its model (0.2 s of TensorFlow's), and again at its exit, for which
+    its successor waits: modules imported early live as long as the process.
     """
     import gc
 
@@ -568,9 +570,9 @@ def settle_garbage() -> None:
 
 
 def wait_turn(number: int, path: str) -> None:
-    """Import early, wait, and return when this process is to become the trainer; ends the process otherwise.
+    """Import early, wait, and return when this process is to become the trainer; otherwise exit.
 
-    `number`: of the connection to the shim. `path`: the record of the last run, then of this one.
+    `number`: the descriptor of the connection to the shim. `path`: the record of the last run, then of this one.
     """
     turn = Turn(number)
     try:
@@ -578,12 +580,12 @@ def wait_turn(number: int, path: str) -> None:
 
         began_ns = time.time_ns()
         before, known, home, places = stamps(), set(sys.modules), os.getcwd(), list(sys.path)
-        scored = score("1000")  # first of all
+        scored = score("1000")  # before anything else
         found = Record(path)
         turn.told()
         turn.connect()
         found.own([name for name in sys.modules if name not in known or name == __name__])
-        sys.path[:0] = filter(None, [script_folder()])  # for libraries that only look for a module
+        sys.path[:0] = filter(None, [script_folder()])  # for libraries that only probe for a module
         as_script, shadows = list(sys.path), beside(found)
         import_early(found, turn)
         if sys.path != as_script or os.getcwd() != home:
@@ -609,11 +611,11 @@ def wait_turn(number: int, path: str) -> None:
         if others := set(shadows).symmetric_difference(beside(found)):
             raise NotRecorded(f"the job's own folder holds other modules by now ({min(others)})")
         sys.path[:] = places
-        sys.path_importer_cache.pop(script_folder(), None)  # what Python knows of a folder may be older than its files
+        sys.path_importer_cache.pop(script_folder(), None)  # Python's cache of a folder may be older than its files
         turn.say("set")
         if turn.hear() != "go":
             os._exit(1)
-    except BaseException as fault:  # also an exit that an import asks for
+    except BaseException as fault:  # including an exit requested by an import
         try:
             turn.say("off", f"{fault or type(fault).__name__}"[:500])
         finally:
@@ -623,5 +625,5 @@ def wait_turn(number: int, path: str) -> None:
     if recorder is not None:
         finder: Any = Stash(found.groups, recorder)
         after = max(n for n, one in enumerate(sys.meta_path) if one is recorder or hasattr(one, "adapts"))
-        sys.meta_path.insert(after + 1, finder)  # adapters are asked before
+        sys.meta_path.insert(after + 1, finder)  # adapters are asked first
         recorder.finders = list(sys.meta_path)

@@ -1,9 +1,8 @@
 """Makes a Keras training elastic: saves at a batch boundary, resumes at that batch.
 
-Promises that a training interrupted at any batch and resumed sees the same batches in the same order
-as one that was never interrupted. Keras' own BackupAndRestore (3.15) restores weights and
-the epoch, but not the batch in it. Each training of a job has checkpoints of its own (`claims`).
-Called by training scripts.
+Promises that a training interrupted at any batch and resumed sees the same batches in the same order as an
+uninterrupted one. Keras' own BackupAndRestore (3.15) restores weights and the epoch, but not the batch in it. Each
+training of a job has its own checkpoints (`claims`). Called by training scripts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ POSITION = "position.json"
 
 @dataclass
 class Position:
-    """The position of a training: `step` batches done of `total`, `steps_per_epoch` of them an epoch."""
+    """The position of a training: `step` of `total` batches done, with `steps_per_epoch` in an epoch."""
 
     total: int
     steps_per_epoch: int
@@ -40,15 +39,15 @@ class Position:
 
     @property
     def batch(self) -> int:
-        """The first batch of this epoch that is still to do."""
+        """Return the first batch of this epoch that is still to do."""
         return self.step % self.steps_per_epoch
 
 
 def restore(checkpoints: plain.Checkpoints, position: Position, prefer: str | None = None) -> Any:
-    """Return the model with its optimizer state, and `position` moved to where it was saved; None to begin.
+    """Return the model with its optimizer state, and `position` moved to where it was saved; None to start anew.
 
-    Raises CheckpointError, also where the steps per epoch are not those of the checkpoint: the same
-    batch could not be found again.
+    Raises CheckpointError, also if the steps per epoch differ from the checkpoint's: the same batch could not be found
+    again.
     """
     _claim(checkpoints, position)
     if checkpoints.claimed is not None:
@@ -75,8 +74,8 @@ def _claim(checkpoints: plain.Checkpoints, position: Position) -> None:
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped where it is not installed
     """Whole batches, from `position` to the end of an epoch, in an order that depends on seed and epoch only.
 
-    The epoch is read from `position`, never counted: Keras calls the methods for the begin and the end
-    of an epoch an extra time when it still has to build the model or its metrics.
+    The epoch is read from `position`, never counted: Keras calls the methods for the beginning and the end of an epoch
+    once more when it still has to build the model or its metrics.
     """
 
     def __init__(self, x: Any, y: Any, batch_size: int, seed: int, position: Position) -> None:
@@ -99,9 +98,9 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped 
 
 
 class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
-    """After each batch: paces, reports, saves when asked or every `save_every` steps, ends after SIGTERM.
+    """After each batch: paces, reports, saves when asked or every `save_every` steps, exits after SIGTERM.
 
-    Ends the process with 143, or by CheckpointError if saving failed, which `fit` lets through.
+    Ends the process with 143, or with CheckpointError if saving failed, which `fit` lets through.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
         self.checkpoints.prune()
 
     def _finish(self) -> None:
-        """Keep the result: a restart for a later training of this job finds that this one has ended."""
+        """Save the result: a restart for a later training of this job then finds that this one has finished."""
         if self.checkpoints.claimed is not None:
             self.save()
             self.checkpoints.claimed.finish(self.position.step)
@@ -160,10 +159,10 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def build_state(model: Any, batch: Any) -> None:
-    """Make the variables of metrics and optimizer before the train function is traced, which is then done once.
+    """Create variables of metrics and optimizer before the train function is traced, so that it is traced only once.
 
-    Keras makes them while it traces, and TensorFlow throws away a trace that has made variables. Only where step and
-    optimizer are Keras' own, as others may make other variables. `batch`: one, or its types and shapes.
+    Keras creates them while tracing, and TensorFlow discards a trace that has created variables. Only if step and
+    optimizer are Keras' own, as others may create other variables. `batch`: one, or its dtypes and shapes.
     """
     optimizer, known = model.optimizer, (keras.optimizers.Optimizer.apply, keras.optimizers.LossScaleOptimizer.apply)
     if type(model).train_step is not keras.Model.train_step or type(optimizer).apply not in known:
@@ -172,19 +171,19 @@ def build_state(model: Any, batch: Any) -> None:
         one.built for one in model._flatten_layers()
     ):
         return
-    with contextlib.suppress(Exception):  # what cannot be made now is made while it is traced
+    with contextlib.suppress(Exception):  # what cannot be created now is created while tracing
         if not optimizer.built:
-            with backend.name_scope(optimizer.name, caller=optimizer):  # as it does itself; the names are saved
+            with backend.name_scope(optimizer.name, caller=optimizer):  # as Keras does; the names are saved
                 optimizer.build(model.trainable_weights)
         model._symbolic_build(data_batch=batch)
 
 
 def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: SaveAndExit) -> None:
-    """`model.fit` from the callback's position to its total: the rest of a broken epoch, then the others."""
+    """Run `model.fit` from the callback's position to its total: the rest of an interrupted epoch, then the others."""
     at = callback.position
     epochs = -(-at.total // at.steps_per_epoch)
     build_state(model, (x[:batch_size], y[:batch_size]))
-    # shuffle=False: Keras would shuffle the batches of a PyDataset once more, by a generator of its own.
+    # shuffle=False: Keras would shuffle a PyDataset's batches once more, with its own generator.
     same: dict[str, Any] = {"shuffle": False, "verbose": 0, "callbacks": [callback]}
     if at.batch and at.step < at.total:
         rest = Batches(x, y, batch_size, seed, at)
@@ -192,15 +191,15 @@ def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: Sav
     if at.step < at.total:
         whole = Batches(x, y, batch_size, seed, at)
         model.fit(whole, initial_epoch=at.epoch, epochs=epochs, **same)
-    # Keras leaves the iterators in a cycle of references. They must not be freed first when the interpreter ends:
-    # threads of `tf.data` that wait for a batch from Python would wait for ever then.
+    # Keras leaves the iterators in a reference cycle. They must not first be freed at interpreter shutdown: threads of
+    # `tf.data` that wait for a batch from Python would then wait forever.
     gc.collect()
 
 
 def leave(code: int) -> NoReturn:
     """End this process at once.
 
-    Taking TensorFlow down in good order costs a second and saves nothing. It can also hang for ever: a thread of
-    `tf.data` that waits for a batch from Python is never given one by an interpreter that ends.
+    Tearing down TensorFlow in order costs a second and saves nothing. It can also hang forever: a thread of `tf.data`
+    that waits for a batch from Python never gets one from an interpreter that is shutting down.
     """
     plain.leave(code)

@@ -1,4 +1,4 @@
-"""Tells the code of libraries from that of a script; the standard library, Python 3.8."""
+"""Tells library code from a script's code; standard library, Python 3.8."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name 
 
 @functools.lru_cache(4096)
 def is_library(file: str, module: str) -> bool:
-    """Return True for a file, and the name of its module, of Python, of a package that is installed, or of ours."""
+    """Return whether a file, with its module's name, belongs to Python, to an installed package or to us."""
     if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
         return True
     path = real_path(file)
@@ -22,9 +22,9 @@ def is_library(file: str, module: str) -> bool:
 
 
 def real_path(file: str) -> str:
-    """Return the path of a file without symbolic links, as `os.path.realpath` does.
+    """Resolve a file's symbolic links, as `os.path.realpath` does.
 
-    Hundreds of modules are looked at before a first step, and they share some folders.
+    Cached by folder: hundreds of modules are inspected before a first step, and they share few folders.
     """
     folder, separator, name = file.rpartition(os.sep)
     if not folder.startswith(os.sep) or _is_link(file):

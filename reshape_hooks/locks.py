@@ -1,8 +1,8 @@
-"""Records which process used which GPU when, independent of the coordinator: the oracle of tests and demo.
+"""Records which process used which GPU when, independently of the coordinator: the oracle of tests and demo.
 
-Promises that two processes on one GPU at once leave evidence, even when one is killed with SIGKILL.
-The example trainings call `GpuLocks`; the judge of a run calls `violations`, or runs
-`python -m reshape_hooks.locks FOLDER`. Imports `plain` and the standard library only.
+Promises that two processes on one GPU at once leave evidence, even if one is killed with SIGKILL. The example trainings
+call `GpuLocks`; the judge of a run calls `violations`, or runs `python -m reshape_hooks.locks FOLDER`. Imports only
+`plain` and the standard library.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # Python 3.8 cannot subscript it
 class GpuLocks:
     """One `flock` per GPU, held while the process lives; does nothing without a folder.
 
-    A refused lock is written to `violations` and training goes on, so that the second user shows.
-    Each step adds a line per GPU to a log of this process.
+    A refused lock is written to `violations` and training continues, so that the second user shows. Each step adds a
+    line per GPU to this process's log.
     """
 
     def __init__(self, here: Environment) -> None:
@@ -42,16 +42,16 @@ class GpuLocks:
             self._take(gpu)
 
     def used(self, step: int) -> None:
-        """The GPUs were in use from the last call until now, for this step."""
+        """Record that the GPUs were in use from the last call until now, for this step."""
         now = boottime()
         for gpu in self.gpus:
             line = {"gpu": gpu, **self.who, "boottime_in": self.since, "boottime_out": now, "step": step}
-            with contextlib.suppress(OSError):  # a full disk must not end the training; its judge misses the step
+            with contextlib.suppress(OSError):  # a full disk must not end the training; its judge then misses the step
                 self.log.write(_written(line))
         self.since = now
 
     def close(self) -> None:
-        """Let the GPUs go; the end of the process does the same."""
+        """Release the GPUs; the end of the process does the same."""
         for file in self.files:
             file.close()
         self.files, self.gpus = [], ()
@@ -69,7 +69,7 @@ class GpuLocks:
 
 
 def _written(line: Line) -> bytes:
-    """Return a line as it is written: behind a break, since a full disk may have cut off the one before."""
+    """Return a line as written: after a newline, since a full disk may have cut off the line before."""
     return b"\n" + json.dumps(line).encode()
 
 
@@ -80,14 +80,14 @@ def violations(folder: str | os.PathLike[str]) -> list[Line]:
 
 
 def uses(folder: str | os.PathLike[str], job_id: str) -> list[Line]:
-    """Return every step of a job on every GPU, in order of time."""
-    mine = f"{glob.escape(plain_name(job_id))}-g*.jsonl"  # all others only cost time, more with each job
+    """Return every step of a job on every GPU, in chronological order."""
+    mine = f"{glob.escape(plain_name(job_id))}-g*.jsonl"  # other jobs' files would only cost time
     found = [line for path in Path(folder).glob(mine) for line in _lines(path) if line["job"] == job_id]
     return sorted(found, key=lambda line: (line["boottime_out"], line["gpu"]))
 
 
 def steps(folder: str | os.PathLike[str], job_id: str) -> list[int]:
-    """Return the steps of a job in the order in which they were done, each once per process."""
+    """Return a job's steps in the order in which they were done, each once per process."""
     done = dict.fromkeys((line["generation"], line["pid"], line["step"]) for line in uses(folder, job_id))
     return [step for (_, _, step) in done]
 
@@ -109,7 +109,7 @@ def _overlaps(lines: list[Line]) -> list[Line]:
 
 
 def _lines(path: Path) -> list[Line]:
-    """The JSON lines of a file; one may be cut off, where its process was killed or the disk was full."""
+    """Return the JSON lines of a file, without one cut off by a kill or a full disk."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

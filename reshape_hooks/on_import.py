@@ -1,7 +1,7 @@
-"""Calls our code when a training imports a framework, before the script sees the framework.
+"""Calls our adapters when a training imports a framework, before the script sees the framework.
 
-Promises: nothing is imported that the script does not import; a fault in our code is said in one sentence, and the
-script goes on as one that is left alone. Called by `startup/sitecustomize.py`. Standard library only, Python 3.8.
+Promises: nothing is imported that the script does not import; a fault in our code is reported in one sentence, and the
+script continues as one that is left alone. Called by `startup/sitecustomize.py`. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import importlib
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # each process that a training starts loads this file: it imports what it uses
+if TYPE_CHECKING:  # each process that a training starts loads this file: it imports only what it uses
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
 
-# Module that a script imports, at once or by another one -> our module, whose `adapt(module)` is called after it.
+# Module imported by a script, directly or indirectly -> our module, whose `adapt(module)` is called afterwards.
 ADAPTERS: dict[str, str] = {
     "random": "reshape_hooks.seeds",
     "numpy.random": "reshape_hooks.seeds",
@@ -52,11 +52,11 @@ class AdaptingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._adapted(sys.modules.get(module.__name__, module))  # a module may put another one in its place
+        self._adapted(sys.modules.get(module.__name__, module))  # a module may replace itself
 
 
 class AdaptingFinder:
-    """Finds modules that have an adapter as the other finders do, and wraps their loaders."""
+    """Finds modules that have an adapter with the other finders, and wraps their loaders."""
 
     def __init__(self, adapters: Mapping[str, str]) -> None:
         self._waiting = dict(adapters)
@@ -76,13 +76,13 @@ class AdaptingFinder:
         return spec
 
     def adapts(self, names: Iterable[str]) -> None:
-        """Call the adapters of modules that came without their finder."""
+        """Call the adapters of modules that were imported without their finder."""
         for name in [name for name in names if name in self._waiting]:
             adapt(self._waiting.pop(name), sys.modules[name])
 
 
 def adapt(adapter: str, module: ModuleType) -> None:
-    """Call `adapt` of the module `adapter`; a fault is said and goes no further."""
+    """Call `adapt` of the module `adapter`; a fault is reported and goes no further."""
     try:
         importlib.import_module(adapter).adapt(module)
     except Exception as fault:

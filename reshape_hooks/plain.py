@@ -1,10 +1,9 @@
 """Makes a training script elastic, in one file of the standard library (Python 3.8 or newer).
 
-Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced
-by a start from zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary.
-Called by training scripts, which may also copy this file. Imports nothing of ours, but asks `claims` beside it for each
-training's own checkpoints. Times are seconds of CLOCK_BOOTTIME, which all processes of one machine share and which
-cannot be set.
+Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced by a start from
+zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary. Called by training scripts, which
+may also copy this file. Imports nothing of ours, but asks `claims` beside it for each training's own checkpoints. Times
+are seconds of CLOCK_BOOTTIME, which all processes of one machine share and nobody can set.
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-STOPPED = 143  # 128 + SIGTERM: saved and ended on request
-WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
-# Before a report: the shim begins a line for it where the script has left one open (`sidecar/shim.py`).
+STOPPED = 143  # 128 + SIGTERM: saved and exited on request
+WITHDRAWN = "withdrawn:"  # prefix of the reason, in the announcement
+# Precedes a report: the shim starts a new line for it if the script has left one open (`sidecar/shim.py`).
 OWN_LINE = "\x1e"
-REPORTS_END = "reports=ended"  # in the last report of a hook: what the script prints counts again
+REPORTS_END = "reports=ended"  # in a hook's last report: the script's own output counts again
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 TRAINING = re.compile("training-[1-9][0-9]{0,8}")  # the checkpoints of a job's later trainings, beside the first one's
-CLAIMS = ".claims.json"  # beside the checkpoints: what each training is known by, and whether it has ended
-RUNS = "runs"  # of a claim whose training has not
-BEHIND_TRAINING = ":"  # in the name of one of those: `training-2:g1-s30`
+CLAIMS = ".claims.json"  # beside the checkpoints: what identifies each training, and whether it has ended
+RUNS = "runs"  # state of a claim whose training has not
+BEHIND_TRAINING = ":"  # separates the training in a checkpoint's name: `training-2:g1-s30`
 BAD = "bad-"
 TEMPORARY = ".tmp-"
-OLD = "-old"  # ends the name of one that is to be deleted
+OLD = "-old"  # suffix of one that is to be deleted
 ROOM = "room"  # beside copies in memory: how many bytes a save may take there; none without it
 HOLDER = "holder.sock"  # there: the process that holds tensors on a GPU (`sidecar/gpu_memory.py`)
-TENSORS, BULK = "tensors.json", "tensors.bin"  # in a checkpoint: what of it is held on a GPU, its bytes on the disk
+TENSORS, BULK = "tensors.json", "tensors.bin"  # in a checkpoint: what of it is held on a GPU, its bytes on disk
 ANSWER_S = 30.0  # for the holder, which opens the GPU first
-PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes read at once, bytes of one CRC, at most for one digest
-SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
+PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes per read, bytes per CRC, most threads for one digest
+SHA256 = re.compile("[0-9a-f]{64}")  # the digest in older manifests
 
-at_end: list[Callable[[], None]] = []  # called by `leave`, which passes `atexit` over
+at_end: list[Callable[[], None]] = []  # called by `leave`, which bypasses `atexit`
 
 
 class CheckpointError(Exception):
-    """Training cannot go on safely; the one argument is a sentence for people."""
+    """Raised when training cannot continue safely; the argument is a sentence for people."""
 
 
 def training_name(number: int) -> str:
-    """Return the folder of this training of the job, in the job's own; empty for the first one."""
+    """Return this training's folder inside the job's; empty for the first one."""
     return f"training-{number}" if number > 1 else ""
 
 
@@ -70,10 +69,10 @@ def boottime() -> float:
 
 
 def tell(text: str) -> None:
-    """Report one line at once, as the sidecar times steps by it; raises nothing, since no report is worth a training.
+    """Report one line at once, since the sidecar times steps by it; raises nothing, as no report is worth a training.
 
-    It is printed. Where what is printed goes elsewhere than to the shim, as to `tee` or to a file, the shim is told
-    instead: the user's file holds what the script itself prints.
+    It is printed. If stdout goes elsewhere than to the shim, such as to `tee` or a file, the shim is told directly: the
+    user's file holds only what the script itself prints.
     """
     line = text + "\n"
     if _read_by_shim():
@@ -88,13 +87,13 @@ def warn(text: str) -> None:
 
 
 def flush() -> None:
-    """Write out what was printed, where that is possible."""
+    """Flush what was printed, if possible."""
     for stream in (sys.stdout, sys.stderr):
         _write(stream, "")
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, without taking its libraries down, which takes a second and may hang."""
+    """End this process at once, without tearing down its libraries, which takes a second and may hang."""
     if code == 0:
         for call in at_end:
             call()
@@ -109,10 +108,10 @@ def _write(stream: Any, text: str) -> None:
 
 
 def _read_by_shim() -> bool:
-    """True if the shim runs this process and reads what it prints itself."""
+    """Return whether the shim runs this process and itself reads what it prints."""
     read = os.environ.get("RESHAPE_OUTPUT")
     if not read or type(sys.stdout) is not io.TextIOWrapper:
-        return False  # that of a notebook has the number of the file that it does not write to
+        return False  # a notebook's has the descriptor of a file that it does not write to
     try:
         there = os.fstat(sys.stdout.fileno())
     except Exception:  # the script has put something else in its place
@@ -121,7 +120,7 @@ def _read_by_shim() -> bool:
 
 
 def _told_to_shim(line: str) -> bool:
-    """Write the line to the pipe that the shim reads of all its processes; False if there is none."""
+    """Write the line to the pipe that the shim reads for all its processes; return False if there is none."""
     data = line.encode("utf-8", "replace")
     if len(data) > select.PIPE_BUF:  # others could write into the middle of it
         return False
@@ -131,7 +130,7 @@ def _told_to_shim(line: str) -> bool:
         return False
     try:
         os.write(pipe, data)
-    except OSError:  # the shim has not read for long: the next line tells the newest step, too
+    except OSError:  # the shim has not read for long: the next line reports the newest step, too
         pass
     finally:
         os.close(pipe)
@@ -145,7 +144,7 @@ def say(**fields: Any) -> None:
 
 
 def end_reports() -> None:
-    """Say that no hook counts from now on: what the script itself prints is all that tells its progress."""
+    """Report that no hook counts from now on: only the script's own output shows its progress."""
     tell(f"{REPORTS_END} time={boottime():.6f}")
 
 
@@ -156,7 +155,7 @@ class Environment(NamedTuple):
     generation: int
     gpus: tuple[str, ...]
     checkpoints: str
-    prefer: str | None  # the checkpoint to resume from, of whichever training; None: the newest good one
+    prefer: str | None  # the checkpoint to resume from, of any training; None: the newest good one
     announce: str | None
     step_seconds: float | None
     locks: str | None
@@ -167,15 +166,15 @@ class Environment(NamedTuple):
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> Environment:
-    """Read the variables of the shim. Without a shim checkpoints go below the current folder.
+    """Read the shim's variables. Without a shim, checkpoints go below the current folder.
 
-    Raises SystemExit with a sentence when a value cannot be used.
+    Raises SystemExit with a sentence if a value is unusable.
     """
     gpus = tuple(g.strip() for g in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if g.strip())
     generation = variables.get("RESHAPE_GENERATION") or "0"
     if not re.fullmatch("[0-9]{1,18}", generation):
         raise SystemExit(f"RESHAPE_GENERATION must be a whole number, not {generation!r}")
-    nodes = variables.get("PET_NNODES", "")  # torchrun's word for the pods of a gang, all of as many GPUs
+    nodes = variables.get("PET_NNODES", "")  # torchrun's count of a gang's pods, all with equally many GPUs
     pods = int(nodes) if re.fullmatch("[1-9][0-9]{0,4}", nodes) else 1
     job_id = variables.get("RESHAPE_JOB_ID") or Path(sys.argv[0]).stem or "by-hand"
     return Environment(
@@ -204,7 +203,7 @@ def _step_seconds(text: str, count: int) -> float | None:
 
 
 def this_process() -> str:
-    """Return what names this process, `<pid>@<start, in ticks of the kernel>`: pids are used again."""
+    """Return what identifies this process, `<pid>@<start, in kernel ticks>`: pids are reused."""
     try:
         with Path("/proc/self/stat").open("rb") as file:
             return f"{os.getpid()}@{int(file.read().rpartition(b')')[2].split()[19])}"
@@ -213,23 +212,24 @@ def this_process() -> str:
 
 
 class StopFlag:
-    """Remembers SIGTERM (save and exit) and SIGUSR1 (save and go on) until the next step boundary.
+    """Remembers SIGTERM (save and exit) and SIGUSR1 (save and continue) until the next step boundary.
 
-    Both handlers only set a flag: a model is whole between two steps, not inside one. Both are announced in the file
-    that the shim named, by the process that is to get them: SIGUSR1 would kill a script that does not expect it, and
-    SIGTERM the `tee` that a training prints to.
-    While `idle` is true, as between two epochs of a loop, there is nothing to save: SIGTERM ends the process at once.
+    Both handlers only set a flag: a model is consistent between two steps, not inside one. Both are announced in the
+    file named by the shim, by the process that is to get them: SIGUSR1 would kill a script that does not expect it, and
+    SIGTERM the `tee` to which a training prints. While `idle` is true, as between two epochs of a loop, there is
+    nothing to save: SIGTERM ends the process at once.
     """
 
     asked = False  # whether this process was ever asked to stop
-    made = False  # whether the script of this process has said that it saves when asked, so that it trains
+    made = False  # whether this process's script has said that it saves when asked, so that it trains
 
     def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
-        """`announce`: the file in which it is announced at once; None: see `Announced`, which waits for a first save.
+        """Handle both signals.
 
-        `only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again.
-        It may come to its end while it is asked, and its forked processes end by SIGTERM. Raises CheckpointError if
-        the script has read another one's checkpoint without saying that it goes on from it (`Checkpoints`).
+        `announce`: the file in which this is announced at once; None: see `Announced`, which waits for a first save.
+        `only_143`: a process that was asked to stop and exits with 0 has finished, and is not restarted. It may finish
+        while it is being asked, and its forked processes exit on SIGTERM. Raises CheckpointError if the script has read
+        another one's checkpoint without saying that it resumes from it (`Checkpoints`).
         """
         if announce:
             StopFlag.made = True
@@ -240,7 +240,7 @@ class StopFlag:
         self.idle = False
         self.announced = False
         self._withdrawn = False
-        self.file = announce  # that the shim reads; None: there is no shim, or another process speaks
+        self.file = announce  # read by the shim; None: there is no shim, or another process announces
         self._only_143 = only_143
         self.listen()
         if announce:
@@ -250,7 +250,7 @@ class StopFlag:
             os.register_at_fork(after_in_child=self._let_go)
 
     def leaving(self) -> None:
-        """Say that this training has been saved and ends unfinished, whatever the command around it then ends with."""
+        """Report that this training is saved and ends unfinished, whatever exit status the command around it has."""
         self._tell_shim("stopped")
 
     def announce(self) -> None:
@@ -261,35 +261,35 @@ class StopFlag:
     def withdraw(self, why: str) -> None:
         """Tell the shim that a stop would cost work now; `why`: one sentence for people, without its full stop."""
         if not self._withdrawn:
-            self._tell_shim(WITHDRAWN + "\u00a0".join(why.split()))  # one word, as the shim reads words
+            self._tell_shim(WITHDRAWN + "\u00a0".join(why.split()))  # one word, since the shim splits at spaces
         self.announced, self._withdrawn = False, True
 
     def _tell_shim(self, words: str) -> None:
-        """Add a line with the words and this process to the announcement; without one a training is never stopped."""
+        """Append the words and this process to the announcement; without one a training is never stopped."""
         if not self.file:
             return
         try:
             with Path(self.file).open("a", encoding="utf-8") as file:
                 file.write(f"{words} {this_process()}\n")
-        except OSError as error:  # the disk may be full: nothing that was announced counts then
+        except OSError as error:  # the disk may be full: then nothing announced counts
             with contextlib.suppress(OSError):
                 Path(self.file).unlink()
             why = f"{self.file} cannot be written ({error.strerror})"
             warn(f"reshape: this training is not stopped for others, because {why}; make room there")
 
     def listen(self) -> None:
-        """Handle both signals from now on; call it again where a library has set its own handlers."""
+        """Handle both signals from now on; call it again after a library has set its own handlers."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_usr1)
 
     def ours(self) -> bool:
-        """True if it is this that answers SIGTERM."""
+        """Return whether this object handles SIGTERM."""
         return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
 
     def _at_exit(self) -> None:
-        """An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
+        """Ignore SIGTERM at exit: an interpreter shutting down would restore its default, for a second with TensorFlow.
 
-        Where the script has set its own handler, an end with 0 may be its answer to a stop, not the end of its work.
+        If the script has set its own handler, an exit with 0 may be its answer to a stop, not the end of its work.
         """
         if not self.ours():
             self._tell_shim("stopped")
@@ -298,15 +298,15 @@ class StopFlag:
         self._tell_shim("ended")
 
     def _let_go(self) -> None:
-        self.file = None  # the announcement is that of the process which forks
+        self.file = None  # the announcement belongs to the forking process
         if self.ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def take_save(self) -> bool:
-        """True if a checkpoint without exit was asked for since the last call."""
+        """Return whether a checkpoint without exit was requested since the last call."""
         if not self.saving:
             return False
-        self.saving = False  # only now: one that was asked for since the look above is not to be lost
+        self.saving = False  # only now: a request since the check above must not be lost
         return True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
@@ -321,7 +321,7 @@ class StopFlag:
 
 
 def _sure_end() -> Any:
-    """Have this process, which has saved, end whatever its script waits for; None where this file was copied alone."""
+    """Make this process, which has saved, end whatever its script waits for; None if this file was copied alone."""
     try:
         from reshape_hooks import sure_end
     except ImportError:
@@ -332,7 +332,7 @@ def _sure_end() -> Any:
 class Pace:
     """Makes each step last `seconds`, for emulated GPUs; None is real hardware: no waiting.
 
-    Paced from one due time to the next, so that what happens between two steps is not added to them.
+    Paced from one due time to the next, so that what happens between two steps does not add to them.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -344,7 +344,7 @@ class Pace:
         self.due = boottime()
 
     def wait(self) -> None:
-        """Sleep until the step that was just computed would have ended. SIGTERM does not cut it short."""
+        """Sleep until the step just computed would have ended. SIGTERM does not cut it short."""
         if self.seconds is None:
             return
         self.due = max(self.due + self.seconds, boottime())
@@ -363,19 +363,19 @@ class Saved(NamedTuple):
 class Checkpoints:
     """The checkpoints of one training: `<folder>/g<generation>-s<step>/`, the manifest written last.
 
-    A job's folder is given to its first training; each other one has a folder in it, from its first look or save on.
-    It is known by script, arguments and where the script makes this object: make one for each training. `shared`: True
-    for a script that reads, or goes on from, what the first one has saved; False for one that never does. Unsaid, a
-    script that has saved nothing may read what another script of the job has saved, but not train.
+    A job's folder belongs to its first training; each other one has a folder in it, from its first look or save on. A
+    training is identified by script, arguments and where the script creates this object: create one for each training.
+    `shared`: True for a script that reads, or resumes from, what the first one has saved; False for one that never
+    does. If unstated, a script that has saved nothing may read what another script of the job has saved, but not train.
 
-    Fenced by generation: whatever a process of an older generation still writes, it never counts as
-    newer than a checkpoint of a later one. A save that is asked for by a stop after which the training goes on here at
-    once is kept in memory first (`InMemory`), where the shim offers it; `newest` finds it there.
+    Fenced by generation: whatever a process of an older generation still writes never counts as newer than a later
+    one's checkpoint. A save requested by a stop after which the training continues here at once is kept in memory first
+    (`InMemory`), if the shim offers that; `newest` finds it there.
     """
 
     label = ""
     prefix = ""  # of their names where others read them
-    claimed: Any = None  # the claim of the training whose checkpoints they are (`claims.move`)
+    claimed: Any = None  # the claim of the training that owns the checkpoints (`claims.move`)
     lent = ""  # why this process may not train: it has read what another script of the job has saved
 
     def __init__(
@@ -395,10 +395,9 @@ class Checkpoints:
     ) -> str:
         """Write all files or none, and return the checkpoint's name. Durable on return, unless memory was offered.
 
-        A checkpoint of this very step that is already there and good is kept. A callable may be called twice: for
-        memory, and where that fails for the disk. `report`: is given the line that says so. `in_memory`: the files for
-        memory where they are others, as of a state that is held on a GPU. Raises CheckpointError; then nothing has
-        changed.
+        A good checkpoint of this very step is kept. A callable may be called twice: for memory, and if that fails, for
+        the disk. `report`: receives the line that says so. `in_memory`: the files for memory if different, as for a
+        state held on a GPU. Raises CheckpointError; then nothing has changed.
         """
         self._find_own(looks=False)
         name = f"g{self.generation}-s{step}"
@@ -409,7 +408,7 @@ class Checkpoints:
                 memory.save(step, first, report)
                 memory.prune(keep=1)
                 return name
-            except CheckpointError:  # as memory has become full, or a file cannot be moved there
+            except CheckpointError:  # memory is full, or a file cannot be moved there
                 pass
         temporary, began = self.folder / f"{TEMPORARY}{name}-{os.getpid()}", boottime()
         try:
@@ -417,7 +416,7 @@ class Checkpoints:
                 _write_set(temporary, self._manifest(step), files)
                 temporary.rename(self.folder / name)
                 _sync(self.folder)
-        except Exception as error:  # files may be written by any library, which raises what it likes
+        except Exception as error:  # files may be written by any library, which may raise anything
             shutil.rmtree(temporary, ignore_errors=True)
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise CheckpointError(
@@ -425,23 +424,23 @@ class Checkpoints:
                 "make room there or make it writable"
             ) from error
         now = boottime()
-        took = "" if self.label else f" took={now - began:.3f}"  # by which is told how long a stop may take
+        took = "" if self.label else f" took={now - began:.3f}"  # tells how long a stop may take
         report(f"checkpoint={self.prefix}{name} step={step}{self.label} time={now:.6f}{took}")
-        if StopFlag.asked and StopFlag.made:  # the script ends next
+        if StopFlag.asked and StopFlag.made:  # the script exits next
             _sure_end()
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:
-        """`prefer` if it is good, else the good one with the highest generation and step; None if there is none at all.
+        """Return `prefer` if it is good, else the newest good one by generation and step; None if there are none.
 
-        Of one that is in memory and on the disk the copy in memory is taken; its path stays good when that is freed.
-        Damaged ones are set aside as `bad-…` and the reason is printed. Raises CheckpointError when
-        there were checkpoints and none is good: starting from zero is then a person's choice.
+        If it is in memory and on disk, the copy in memory is used; its path stays valid when that is freed. Damaged
+        ones are set aside as `bad-…` and the reason is printed. Raises CheckpointError if there were checkpoints and
+        none is good: starting from zero is then a person's choice.
         """
         self._find_own(looks=True)
         if self.claimed is not None and prefer == os.environ.get("RESHAPE_CHECKPOINT"):
             prefer = self.claimed.prefer
-        if prefer and BEHIND_TRAINING in prefer:  # of another training
+        if prefer and BEHIND_TRAINING in prefer:  # another training's
             prefer = None
         memory = self._memory()
         places: list[Checkpoints] = [memory, self] if memory is not None else [self]
@@ -453,7 +452,7 @@ class Checkpoints:
             fault = place._fault(name)
             if fault is None:
                 return Saved(name, place.folder / name, *_rank(name))
-            if place is memory and name not in memory._names():  # it has come to the disk meanwhile
+            if place is memory and name not in memory._names():  # it has reached the disk meanwhile
                 return self.newest(prefer)
             place._set_aside(name, fault)
         if found or prefer or any(place._had_bad() for place in places):
@@ -464,10 +463,10 @@ class Checkpoints:
         return None
 
     def prune(self, keep: int = 2) -> None:
-        """Delete all but the newest `keep`, and what killed processes left half-written.
+        """Delete all but the newest `keep`, and what killed processes left incomplete.
 
-        While a copy in memory waits for the disk they are only set aside: whoever writes it deletes them, and the stop
-        that asked for it does not wait for that (0.4 s for 1.5 GB).
+        While a copy in memory waits for the disk, they are only set aside: the copy's writer deletes them, so that the
+        stop that requested it does not wait for that (0.4 s for 1.5 GB).
         """
         for name in sorted(self._names(), key=_rank, reverse=True)[keep:]:
             self._discard(name)
@@ -480,7 +479,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def size(self) -> int:
-        """Return the bytes of the newest checkpoint; 0 if there is none, or none that can be read."""
+        """Return the size of the newest checkpoint in bytes; 0 if there is none that can be read."""
         try:
             newest = max(self._names(), key=_rank, default=None)
             return sum(path.stat().st_size for path in (self.folder / newest).iterdir()) if newest else 0
@@ -488,22 +487,25 @@ class Checkpoints:
             return 0
 
     def place(self, files: Mapping[str, Any]) -> Checkpoints:
-        """Return where a save of these files goes first: memory, where that is offered for so much, else the disk."""
+        """Return where a save of these files goes first: memory, if offered for that much, else the disk."""
         memory = self._memory()
         return memory if memory is not None and self._fits(memory, files) else self
 
     def _find_own(self, looks: bool) -> None:
-        """Let these be the checkpoints of one training. Raises CheckpointError where it cannot be told of which one."""
+        """Make these one training's checkpoints. Raises CheckpointError if it cannot be told whose."""
         if self.claim is not None and self.claim(looks):
             self.claim = None
 
     def has_any(self) -> bool:
-        """True if there is a checkpoint, good or bad, here or in memory. Raises CheckpointError if nobody can tell."""
+        """Return whether there is a checkpoint, good or bad, here or in memory.
+
+        Raises CheckpointError if nobody can tell.
+        """
         memory = self._memory()
         return bool(self._names() or (memory is not None and memory._names()))
 
     def _memory(self) -> InMemory | None:
-        """Return where copies of these checkpoints are in memory, in a folder that is ours alone; None without it."""
+        """Return these checkpoints' copies in memory, in a folder that only we can access; None if there are none."""
         ours, path = os.environ.get("RESHAPE_CHECKPOINTS"), os.environ.get("RESHAPE_MEMORY")
         if not ours or not path or Path(ours) != self.folder:
             return None
@@ -515,7 +517,7 @@ class Checkpoints:
         return InMemory(path, self.job_id, self.generation) if private else None
 
     def _fits(self, memory: InMemory, files: Mapping[str, Any]) -> bool:
-        """True if memory is offered for as much as these files take: so much as the last ones, if that is not known."""
+        """Return whether memory is offered for these files; an unknown size is taken from the last checkpoint."""
         known = not any(callable(content) for content in files.values())
         size = sum(memoryview(content).nbytes for content in files.values()) if known else self.size()
         try:
@@ -574,16 +576,16 @@ class Checkpoints:
             tell(f"checkpoint {name} is damaged and was left where it is ({error.strerror}): {fault}")
 
     def _discard(self, name: str) -> None:
-        """Set it aside, to be deleted: killed in the middle of that, half of it must not look like a damaged one."""
+        """Set it aside for deletion: after a kill midway, its rest must not look like a damaged one."""
         with contextlib.suppress(OSError):
             (self.folder / name).rename(self.folder / f"{TEMPORARY}{name}{OLD}")
 
 
 class InMemory(Checkpoints):
-    """Copies in memory of the newest checkpoints. They count as saved once they are on the disk.
+    """Copies in memory of the newest checkpoints. They count as saved once they are on disk.
 
-    The shim makes the folder and its `room`, and frees it (`sidecar/memory.py`). A copy that is on the disk has links
-    to there in place of its files, so that its path stays good; it is none any more.
+    The shim creates the folder and its `room`, and frees it (`sidecar/memory.py`). A copy that is on disk has its files
+    replaced by links to there, so that its path stays valid; it no longer counts as a copy.
     """
 
     label = " in=memory"
@@ -607,7 +609,7 @@ class InMemory(Checkpoints):
 
 
 class HolderConnection:
-    """A connection to the process that holds tensors on a GPU. Raises OSError, also where it is not there."""
+    """A connection to the process that holds tensors on a GPU. Raises OSError, also if there is none."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -615,7 +617,7 @@ class HolderConnection:
         self._socket.connect(str(path))
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
-        """Return the answer; its `ok` is False where the request was refused, and `why` says why."""
+        """Return the answer; its `ok` is False if the request was refused, and `why` says why."""
         self._socket.sendall(json.dumps({"do": verb, **fields}).encode() + b"\n")
         answer = b""
         while not answer.endswith(b"\n"):
@@ -631,7 +633,7 @@ class HolderConnection:
 
 
 def held_fault(folder: Path) -> str | None:
-    """Return why the tensors of this checkpoint cannot be had from a GPU, or None."""
+    """Return why this checkpoint's tensors are not available on a GPU, or None."""
     try:
         token = json.loads((folder / TENSORS).read_text())["token"]
         holder = HolderConnection(folder.parent / HOLDER)
@@ -645,7 +647,7 @@ def held_fault(folder: Path) -> str | None:
 
 
 def _claim_later(checkpoints: Checkpoints, said: bool) -> Callable[[bool], bool] | None:
-    """Return what gives a training of a job its own folder; None without a shim, and for a copy of this file."""
+    """Return a function that gives a training its own folder; None without a shim, or in a copy of this file."""
     folder = os.environ.get("RESHAPE_CHECKPOINTS")
     if __name__ != "reshape_hooks.plain" or not os.environ.get("RESHAPE_ANNOUNCE"):
         return None
@@ -672,9 +674,9 @@ def _suffixes() -> Iterator[str]:
 def _write_set(
     folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes | memoryview | Callable[[str], object]]
 ) -> None:
-    """Files, their digests in the manifest, all forced to disk; the caller renames the folder.
+    """Write files and the manifest with their digests, all forced to disk; the caller renames the folder.
 
-    Digests are of the bytes that we have, else of what a library wrote, which is read while the disk still writes.
+    Digests are of the bytes at hand, else of what a library wrote, read back while the disk is still writing.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -688,7 +690,7 @@ def _write_set(
     paths = [folder / name for name in files]
     given = [path if callable(content) else content for path, content in zip(paths, files.values())]
     _, sums = together([lambda: _sync(*paths), lambda: [digest(one) for one in given]])
-    stamps = {path.name: stamp(path) for path in paths}  # by these the sidecar knows that it need not read them again
+    stamps = {path.name: stamp(path) for path in paths}  # they tell the sidecar that it need not read the files again
     found = {"files": dict(zip(files, sums)), "written": {"boot": boot_id(), "stamps": stamps}}
     (folder / MANIFEST).write_text(json.dumps({**manifest, **found}))
     _sync(folder / MANIFEST)
@@ -703,14 +705,14 @@ def _manifest_at(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-# Digests. They find faults: a file that is torn, filled with zeros, exchanged, or has a flipped bit. They do not guard
-# against people who can write here, who could write another manifest as well. So a CRC-32 does, with the size beside
-# it: each Python has one, while a faster one (xxh3) could not be verified by an interpreter that lacks it; it is twice
-# as fast as SHA-256; and it lets other threads run, of which a large file uses several, chunk by chunk.
+# Digests. They detect faults: a file that is torn, zero-filled, swapped, or has a flipped bit. They do not guard
+# against people with write access, who could also write another manifest. So CRC-32, with the size beside it, suffices:
+# every Python has it, whereas a faster one (xxh3) could not be verified by an interpreter that lacks it; it is twice as
+# fast as SHA-256; and it releases the GIL, so that several threads share a large file, chunk by chunk.
 
 
 class UnknownDigest(ValueError):
-    """The digest is of a kind that is not known here; the one argument is a sentence for people."""
+    """Raised when the kind of a digest is unknown here; the argument is a sentence for people."""
 
 
 def digest(content: Path | bytes | memoryview) -> str:
@@ -724,7 +726,7 @@ def digest(content: Path | bytes | memoryview) -> str:
 
 
 def matches(path: Path, wanted: str) -> bool:
-    """True if the file has this digest. Raises OSError, and UnknownDigest for one of a version to come."""
+    """Return whether the file has this digest. Raises OSError, and UnknownDigest for one of a future version."""
     if SHA256.fullmatch(wanted):
         return _sha256(path) == wanted
     kind, _, rest = wanted.partition(":")
@@ -736,13 +738,13 @@ def matches(path: Path, wanted: str) -> bool:
 
 
 def stamp(path: Path) -> list[int]:
-    """Return what changes when a file is written again: its size, time and number."""
+    """Return what changes when a file is rewritten: its size, mtime and inode."""
     status = path.lstat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def boot_id() -> str:
-    """Return what names the time since this machine was booted; empty if that is not known."""
+    """Return the id of this boot; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -750,7 +752,7 @@ def boot_id() -> str:
 
 
 def together(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Call all of them, in some threads where there are several, and return their results. Raises what one raised."""
+    """Call all tasks, in several threads if there are several, and return their results. Raises what one raised."""
     results: list[Any] = [None] * len(tasks)
     faults: list[BaseException] = []
     count = max(1, min(THREADS, len(tasks)))
@@ -766,7 +768,7 @@ def together(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     for first, thread in enumerate(threads, 1):
         try:
             thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
             work(first)
     work(0)
     for thread in threads:
@@ -804,7 +806,7 @@ def _sha256(path: Path) -> str:
 
 
 def _open_regular(path: Path) -> Any:
-    """Open for reading; anything but a regular file is refused, as a pipe would block for ever."""
+    """Open for reading; refuse anything but a regular file, as a pipe would block forever."""
     if not path.is_file() or path.is_symlink():
         raise FileNotFoundError(2, f"{path.name} is missing")
     return path.open("rb")

@@ -1,10 +1,9 @@
-"""The `SystemExit` that ends a process whose training is saved, and what becomes of it in a script that catches it.
+"""Raises the `SystemExit` that ends a process whose training is saved, and follows it in a script that catches it.
 
-A script that went on would come to its last lines with a model that is not trained to the end, and write the result of
-that. So the exception is raised again at the first line behind the script's handler, outside the `finally` and the
-`with` that belong to it: all that the script does on the way to an end is done. A library that catches it, such as
-multiprocessing or a notebook's kernel, goes on; the script is stopped once it goes on behind that. The standard
-library, Python 3.8.
+A script that continued would reach its last lines with a model that is not fully trained, and write its result. So the
+exception is raised again at the first line after the script's handler, outside its `finally` and `with` blocks:
+everything that the script does on the way to an exit is done. A library that catches it, such as multiprocessing or a
+notebook kernel, continues; the script is stopped once it continues after that. Standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, 
 
 
 class SavedAndStopped(SystemExit):
-    """Ends a training that is saved. Nothing may keep it: it refers to the script's frames, and so to its files."""
+    """Ends a training that is saved. Nothing may keep it: it references the script's frames, and so its files."""
 
 
 class Raised:
     """Follows what was raised through the script, in the main thread.
 
-    Python ends a trace function that raises, so a profile function goes on with it at the next call or return, and the
-    other way round.
+    Python removes a trace function that raises, so a profile function takes over at the next call or return, and vice
+    versa.
     """
 
     def __init__(self, code: int, warn: Callable[[str], object]) -> None:
         self.code = code
         self.warn = warn
-        self.lines: dict[int, int] = {}  # of each frame of the script, by its id: where it was last
+        self.lines: dict[int, int] = {}  # last line of each frame of the script, by the frame's id
 
     def follow(self, frame: FrameType | None) -> None:
-        """Trace the functions of the script that have led to this frame, and no others."""
+        """Trace the script's functions that led to this frame, and no others."""
         while frame is not None:
             if _is_scripts(frame):
                 frame.f_trace = self._trace_lines
@@ -53,7 +52,7 @@ class Raised:
 
     def _trace_lines(self, frame: FrameType, event: str, _value: object) -> Any:
         if event == "call":
-            return None  # what a handler calls may do what it likes
+            return None  # what a handler calls is not restricted
         if event == "line" and self._goes_on_without(frame):
             sys.setprofile(self._profile_calls)
             self._raise_again(frame)
@@ -68,7 +67,7 @@ class Raised:
             self._raise_again(stays)
 
     def _goes_on_without(self, frame: FrameType) -> bool:
-        """True if the script is behind a handler that has caught what was raised, and does not tidy up."""
+        """Return whether the script is past a handler that caught what was raised, and is not cleaning up."""
         was = self.lines.get(id(frame), frame.f_lineno)
         self.lines[id(frame)] = frame.f_lineno
         return not _is_handled(frame) and not _tidies_up(frame, was)
@@ -86,7 +85,7 @@ def _is_scripts(frame: FrameType) -> bool:
 
 @functools.lru_cache(1)
 def _installed_program() -> tuple[str, ...]:
-    """Return the package that this process runs, where that is installed: by `python -m`, or by its own command."""
+    """Return the package that this process runs, if installed: with `python -m`, or with its own command."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:
@@ -98,7 +97,7 @@ def _installed_program() -> tuple[str, ...]:
 
 
 def _is_handled(frame: FrameType) -> bool:
-    """True in each `except`, `finally` and `with` that what was raised passes through."""
+    """Return whether the frame is in an `except`, `finally` or `with` that what was raised passes through."""
     if frame.f_lasti in _handler_starts(frame.f_code):
         return True
     one = sys.exc_info()[1]
@@ -108,15 +107,15 @@ def _is_handled(frame: FrameType) -> bool:
 
 
 def _holds_ours(one: BaseException) -> bool:
-    """True of what was raised, and of a group with it, as in `except*`."""
+    """Return whether it is what was raised, or a group with it, as in `except*`."""
     return isinstance(one, SavedAndStopped) or any(map(_holds_ours, getattr(one, "exceptions", ())))
 
 
 @functools.lru_cache(256)
 def _handler_starts(code: CodeType) -> frozenset[int]:
-    """Return which instructions of handlers run before `sys.exc_info` knows the exception; none before Python 3.11.
+    """Return which handler instructions run before `sys.exc_info` knows the exception; none before Python 3.11.
 
-    A handler begins with PUSH_EXC_INFO, but for that of a comprehension, from 3.12 on, which only ends with RERAISE.
+    A handler begins with PUSH_EXC_INFO, except a comprehension's from 3.12 on, which only ends with RERAISE.
     """
     table = getattr(dis, "_parse_exception_table", lambda _: ())(code)
     found = set()
@@ -130,7 +129,7 @@ def _handler_starts(code: CodeType) -> frozenset[int]:
 
 
 def _tidies_up(frame: FrameType, was: int) -> bool:
-    """True in a `finally`, and where a `with` is left that was entered before. `was`: the line before."""
+    """Return whether the line is in a `finally`, or exits a `with` entered before. `was`: the previous line."""
     line = frame.f_lineno
     for part in _lines_that_tidy_up(frame.f_code.co_filename):
         if part.first <= line <= part.last and part.begin <= was <= part.end:
@@ -139,7 +138,7 @@ def _tidies_up(frame: FrameType, was: int) -> bool:
 
 
 class Tidying(NamedTuple):
-    """Lines that tidy up, from `first` to `last`, for one that comes from lines `begin` to `end`."""
+    """Lines that clean up, from `first` to `last`, when coming from lines `begin` to `end`."""
 
     first: int
     last: int
@@ -149,7 +148,7 @@ class Tidying(NamedTuple):
 
 @functools.lru_cache(64)
 def _lines_that_tidy_up(file: str) -> tuple[Tidying, ...]:
-    """Return what a source has of that; nothing of one that cannot be read."""
+    """Return a source's cleanup lines; none if it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -1,10 +1,10 @@
-"""Gives a training that does not seed itself the same random numbers each time that it is started.
+"""Gives a training that does not seed itself the same random numbers at each start.
 
-Promises: in each generation of a job `random`, NumPy and PyTorch begin with the same numbers, other ones in each job
+Promises: in each generation of a job, `random`, NumPy and PyTorch begin with the same numbers, different in each job
 and rank, so that what a script draws before it trains (weights, a split) is drawn alike; a stream that the script has
-seeded or drawn from is left as it is. Begins when a framework is imported: other scripts draw what they always did.
-`streams` and `restore` keep them in a checkpoint. Called by `on_import` and the hooks, from Python 3.8 on; NumPy and
-PyTorch only where the script imports them.
+seeded or drawn from is left as it is. Begins when a framework is imported: other scripts are unaffected. `streams` and
+`restore` keep the streams in a checkpoint. Called by `on_import` and the hooks, from Python 3.8 on; NumPy and PyTorch
+only where the script imports them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:  # each Python of a job that imports `random` loads this file
     from types import ModuleType
     from typing import Any
 
-_fresh: dict[str, Any] = {}  # `random`, `numpy.random` -> its state when it was imported
+_fresh: dict[str, Any] = {}  # `random`, `numpy.random` -> its state when imported
 _begun: list[bool] = []
 
 
 def number() -> int:
-    """Return the seed of this job and rank, below 2**32; a rehearsal gives its runs those of one name."""
+    """Return the seed of this job and rank, below 2**32; a rehearsal gives all its runs the same one."""
     name = os.environ.get("RESHAPE_SEEDS_OF") or os.environ.get("RESHAPE_JOB_ID", "")
     return zlib.crc32(f"{name} {os.environ.get('RANK', '0')}".encode())
 
 
 def adapt(module: ModuleType) -> None:
-    """Seed PyTorch and all streams; of the others remember what they were when nobody had used them."""
+    """Seed PyTorch and all streams; for the other modules, remember their unused state."""
     if module.__name__ == "torch":
         if not in_worker():
             module.manual_seed(number())
@@ -43,7 +43,7 @@ def adapt(module: ModuleType) -> None:
 
 
 def begin() -> None:
-    """Seed `random` and NumPy, those that the script has imported and not used, and later those that it imports.
+    """Seed `random` and NumPy, if imported and unused, and otherwise once the script imports them.
 
     A framework's adapter calls it when the framework is imported, and seeds the framework's own streams by `number`.
     """
@@ -54,7 +54,7 @@ def begin() -> None:
 
 
 def streams(devices: bool = False) -> dict[str, Any]:
-    """Return the state of each stream that the script has imported, picklable; of GPUs, too, with `devices`."""
+    """Return the picklable state of each stream that the script has imported; with `devices`, also of GPUs."""
     have = {name: sys.modules[name] for name in ("random", "numpy.random", "torch") if name in sys.modules}
     states: dict[str, Any] = {}
     if "random" in have:
@@ -69,9 +69,9 @@ def streams(devices: bool = False) -> dict[str, Any]:
 
 
 def restore(states: Mapping[str, Any]) -> None:
-    """Set the streams back to what `streams` returned. A GPU more than there were draws from its own stream.
+    """Restore the streams to what `streams` returned. An additional GPU draws from its own stream.
 
-    Imports what the script had imported when they were saved and has not yet imported again, as within its loop.
+    Imports what the script had imported at the save and has not imported again yet, as within its loop.
     """
     if "random" in states:
         importlib.import_module("random").setstate(states["random"])
@@ -85,7 +85,7 @@ def restore(states: Mapping[str, Any]) -> None:
 
 
 def in_worker() -> bool:
-    """True in a process of `multiprocessing`: such ones draw apart from each other, and their parent sees to it."""
+    """Return whether this is a process of `multiprocessing`: their parent lets them draw different numbers."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.current_process().name != "MainProcess"
 
@@ -98,7 +98,7 @@ def _seed(module: ModuleType) -> None:
 
 
 def _seed_generators(numpy_random: Any) -> None:
-    """`default_rng()` without a seed gives other numbers at each call, the same ones in each generation."""
+    """Let each `default_rng()` without a seed give different numbers, but the same ones in each generation."""
     made, given = numpy_random.default_rng, []
 
     def default_rng(seed: Any = None) -> Any:

@@ -1,9 +1,9 @@
 """Makes a TensorFlow training of several processes elastic: all start from one state and stop at one step.
 
-Promises: the answer of each call is the same in all ranks, so that all of them stop, save and begin
-together. Called by training scripts with a loop of their own, since Keras 3 has no `fit` on several
-machines; imports TensorFlow, NumPy and `plain`, nothing else of ours. Ranks are those of TF_CONFIG, which
-the shim sets in a pod of a gang; without it one process is a gang of one.
+Promises: each call returns the same answer in all ranks, so that all of them stop, save and begin together. Called by
+training scripts with their own loop, since Keras 3 has no `fit` on several machines; imports TensorFlow, NumPy and
+`plain`, nothing else of ours. Ranks are those of TF_CONFIG, which the shim sets in a pod of a gang; without it one
+process is a gang of one.
 """
 
 from __future__ import annotations
@@ -19,41 +19,44 @@ from reshape_hooks import plain
 
 
 class Gang:
-    """All processes of this training, and the strategy under which they train. Waits until all have come.
+    """All processes of this training, and the strategy under which they train. Waits until all have joined.
 
-    Make it before anything else of TensorFlow.
+    Create it before anything else of TensorFlow.
     """
 
     def __init__(self) -> None:
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         resolver = self.strategy.cluster_resolver
         self.rank, self.size = resolver.task_id or 0, max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
-        self.replicas = self.strategy.num_replicas_in_sync  # one for each GPU of each process
+        self.replicas = self.strategy.num_replicas_in_sync  # one per GPU of each process
 
     def total(self, *values: float) -> list[float]:
-        """The sum of each value over all ranks."""
+        """Return the sum of each value over all ranks."""
         return [float(number) for number in self._sum(np.array(values))]
 
     def any(self, flag: bool) -> bool:
-        """True if any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
+        """Return whether any rank sets the flag.
+
+        `if gang.any(stop.stopping)`, once a step, stops all ranks at one step.
+        """
         return self.total(float(flag))[0] > 0
 
     def share(self, arrays: list[Any]) -> list[Any]:
         """Return rank 0's value in all ranks: only it looks for a checkpoint, so that all begin at the same one.
 
-        The arrays of the others must have the same shapes and types.
+        The other ranks' arrays must have the same shapes and dtypes.
         """
         return [self._sum(array if self.rank == 0 else np.zeros_like(array)) for array in arrays]
 
     def split(self, make: Callable[[int, int], Any]) -> Any:
-        """`make(replica, replicas)` for each of our replicas, as an argument for `strategy.run`."""
+        """Return `make(replica, replicas)` for each of our replicas, as an argument for `strategy.run`."""
         give = self.strategy.experimental_distribute_values_from_function
         return give(lambda context: make(context.replica_id_in_sync_group, self.replicas))
 
     def leave(self, code: int) -> NoReturn:
         """End this process once rank 0 has saved what it had to save; TensorFlow would take a second more."""
         if self.size > 1 and code in (0, plain.STOPPED):
-            with contextlib.suppress(tf.errors.OpError):  # a rank that is gone has ended well, or its shim reports how
+            with contextlib.suppress(tf.errors.OpError):  # a missing rank has exited cleanly, or its shim reports how
                 self.any(False)
         plain.leave(code)
 

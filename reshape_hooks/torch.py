@@ -1,8 +1,8 @@
 """Makes a PyTorch training of several processes elastic: all start from one state and stop at one step.
 
-Promises: the answer of each call is the same in all ranks, so that all of them stop, save and begin
-together. Called by training scripts; imports PyTorch and `plain`, nothing else of ours. Ranks are
-those of the environment: the shim's in a pod of a gang, torchrun's, or none for one process alone.
+Promises: each call returns the same answer in all ranks, so that all of them stop, save and begin together. Called by
+training scripts; imports PyTorch and `plain`, nothing else of ours. Ranks are those of the environment: the shim's in a
+pod of a gang, torchrun's, or none for a single process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reshape_hooks import plain
 
 
 class Gang:
-    """All processes of this training; one alone is a gang of one. Waits until all have come."""
+    """All processes of this training; a single one is a gang of one. Waits until all have joined."""
 
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
         self.rank, self.size = int(variables.get("RANK") or 0), int(variables.get("WORLD_SIZE") or 1)
@@ -32,14 +32,17 @@ class Gang:
             distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
 
     def total(self, *values: float) -> list[float]:
-        """The sum of each value over all ranks."""
+        """Return the sum of each value over all ranks."""
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
         if self.size > 1:
             distributed.all_reduce(numbers)
         return [float(number) for number in numbers]
 
     def any(self, flag: bool) -> bool:
-        """True if any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
+        """Return whether any rank sets the flag.
+
+        `if gang.any(stop.stopping)`, once a step, stops all ranks at one step.
+        """
         return self.total(float(flag))[0] > 0
 
     def share(self, value: Any) -> Any:
@@ -50,12 +53,12 @@ class Gang:
         return box[0]
 
     def average(self, model: Any) -> Any:
-        """The model whose gradients are the mean over all ranks; it also begins with the weights of rank 0."""
+        """Wrap the model to average gradients over all ranks; it also begins with the weights of rank 0."""
         return torch.nn.parallel.DistributedDataParallel(model) if self.size > 1 else model
 
     def leave(self, code: int) -> NoReturn:
         """End this process once rank 0 has saved what it had to save."""
         if self.size > 1 and code in (0, plain.STOPPED):
-            with contextlib.suppress(RuntimeError):  # a rank that is gone has ended well, or its shim reports how
+            with contextlib.suppress(RuntimeError):  # a rank that is gone has exited cleanly, or its shim reports how
                 distributed.barrier()
         plain.leave(code)

@@ -1,1 +1,1 @@
-"""Runs beside a training process; imports nothing of the other packages."""
+"""Runs beside a training process; imports nothing from the other packages."""

@@ -1,8 +1,8 @@
 """Runs one sidecar until it is told to end: `python -m sidecar --folder F [--keys K]`.
 
-Promise: listens before it does anything else and writes its URL into F/sidecar.url, unless it is in a container of its
-own; an error at its start is one sentence on stderr and exit status 1 (then the shim, or the kubelet, tries again
-later). In a pod it listens on the pod's address, from POD_IP.
+Promises: it listens before doing anything else and writes its URL into F/sidecar.url, unless it has its own container;
+a startup error is one sentence on stderr and exit status 1, after which the shim or the kubelet retries. In a pod it
+listens on the pod's address, POD_IP.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def main() -> int:
 
 
 def begin_log() -> None:
-    """A bad format must not keep a training from starting: lines are for people then."""
+    """Set up the log. A bad format must not keep a training from starting, so fall back to text."""
     log_format.set_up("INFO", "json" if os.environ.get(log_format.VARIABLE) == "json" else "text")
 
 
 async def serve(settings: SidecarSettings) -> None:
-    """Serve until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    """Serve until SIGTERM or SIGINT. Raises `ConfigError` if it cannot listen on the address."""
     log_format.identify(job=settings.launch.job_id, launch=settings.launch.launch)
     sockets, url = listen(settings.launch)
     sidecar = Sidecar(settings, url)
@@ -60,7 +60,7 @@ async def serve(settings: SidecarSettings) -> None:
 
 
 def listen(launch: LaunchFile) -> tuple[list[socket.socket], str]:
-    """Return listening sockets and their URL. `ConfigError` if the address cannot be listened on."""
+    """Return listening sockets and their URL. Raises `ConfigError` if it cannot listen on the address."""
     try:
         sockets = bind_sockets(launch.port, address=launch.host)
     except OSError as error:
@@ -70,12 +70,12 @@ def listen(launch: LaunchFile) -> tuple[list[socket.socket], str]:
 
 
 def write_url(path: Path, url: str) -> None:
-    """Write the file atomically: others read it at the same time."""
+    """Write the file atomically: others may be reading it."""
     fresh = path.with_suffix(".new")
     fresh.write_text(url + "\n")
     fresh.replace(path)
 
 
 if __name__ == "__main__":
-    gc.freeze()  # all that is loaded stays: to look through it once more at the end took a sixth of a start's CPU
+    gc.freeze()  # everything loaded stays: scanning it once more at exit took a sixth of a start's CPU
     sys.exit(main())

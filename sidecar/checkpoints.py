@@ -1,13 +1,13 @@
-"""Finds the newest checkpoint of a job that is whole (`reliability.md` 4, P3).
+"""Finds a job's newest intact checkpoint (`reliability.md` 4, P3).
 
-Promise: returns only checkpoints whose files are those of their manifest: each was read to its end and has its digest,
-or it is the very file that a hook has written, digested and forced to disk while this sidecar watched ("What is
-verified" in `reliability.md`). Raises nothing and changes nothing, whatever the folder holds (setting bad ones aside is
-left to a trainer's hook). Called by `service.py` in threads of their own, since the files may be large.
+Promise: returns only checkpoints whose files match their manifest: each file was read to its end and has its digest, or
+it is the very file that a hook wrote, digested and forced to disk while this sidecar watched ("What is verified" in
+`reliability.md`). Raises nothing and changes nothing, whatever the folder holds (setting bad ones aside is left to a
+trainer's hook). Called by `service.py` in its own threads, since the files may be large.
 
-The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step, files
-{relative name: digest} and written {boot, stamps {relative name: [size, mtime_ns, inode]}}. A job that trains several
-times has those of its later trainings in `<folder>/training-2` and so on (`reshape_hooks/claims.py`); they are named
+The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step, files {relative
+name: digest} and written {boot, stamps {relative name: [size, mtime_ns, inode]}}. A job that trains several times keeps
+its later trainings' checkpoints in `<folder>/training-2` and so on (`reshape_hooks/claims.py`); they are named
 `training-2:<name>`.
 """
 
@@ -27,7 +27,7 @@ MANIFEST_LIMIT = 1 << 20  # bytes
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint cannot be used; the reason as a sentence."""
+    """Raised for a checkpoint that cannot be used; the argument is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Manifest:
     generation: int
     step: int
     files: dict[str, str]
-    stamps: Any  # of its files, from when a hook had forced them to disk; None if that was not in this boot
+    stamps: Any  # of its files, taken once a hook had forced them to disk; None if not in this boot
 
 
 def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
@@ -45,28 +45,28 @@ def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
 
 
 def find_newest(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
+    """Return the newest verified checkpoint, and a sentence for each newer one that was skipped."""
     return CheckpointWatch(folder, job_id).find_newest()
 
 
 class CheckpointWatch:
-    """The checkpoints of a job, of which each is read at most once; safe to be used by several threads.
+    """A job's checkpoints, each read at most once. Thread-safe.
 
-    Not read at all is one that was not there at the first look, if its files are as their writer has recorded them.
+    A checkpoint that appeared after the first look is not read at all if its files are as their writer recorded them.
     """
 
     def __init__(self, folder: Path, job_id: str) -> None:
         self._folder, self._job_id, self._boot = folder, job_id, boot_id()
         self._one_look = threading.Lock()
-        self._unseen: set[str] | None = None  # that were there before the first look: nobody saw them being written
-        self._whole: dict[str, dict[str, list[int]]] = {}  # checkpoint -> stamps of its files when they were verified
-        self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
+        self._unseen: set[str] | None = None  # there before the first look: nobody saw them being written
+        self._whole: dict[str, dict[str, list[int]]] = {}  # checkpoint -> stamps of its files when verified
+        self._seen: dict[str, tuple[int, int]] = {}  # name -> mtime and size of its manifest
         self._paths: dict[str, Path] = {}  # of what was there at the last look
-        self._newest = (-1, -1)  # generation and step of the one that was found
-        self.size = 0  # bytes of the one that was last verified
+        self._newest = (-1, -1)  # generation and step of the one last found
+        self.size = 0  # bytes of the one last verified
 
     def find_newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
+        """Return the newest verified checkpoint, and a sentence for each newer one that was skipped."""
         with self._one_look:
             problems: list[str] = []
             found: list[_Manifest] = []
@@ -78,7 +78,10 @@ class CheckpointWatch:
             return self._first_whole(found, problems), problems
 
     def find_newer(self) -> Checkpoint | None:
-        """The newest whole one if it is newer than what was found before, else None. Skips damaged ones silently."""
+        """Return the newest intact checkpoint if it is newer than the one found before, else None.
+
+        Skips damaged ones silently.
+        """
         with self._one_look:
             here = {name: at for name, path in self._look([]).items() if (at := _written(path / MANIFEST))}
             fresh = [name for name, written in here.items() if self._seen.get(name) != written]
@@ -90,7 +93,7 @@ class CheckpointWatch:
             return checkpoint
 
     def _look(self, problems: list[str]) -> dict[str, Path]:
-        """Return what may be checkpoints, by their names."""
+        """Return possible checkpoints by name."""
         self._paths = found = {}
         for path in _folders(self._folder, problems):
             if TRAINING.fullmatch(path.name):
@@ -119,7 +122,7 @@ class CheckpointWatch:
         return None
 
     def _verify(self, one: _Manifest) -> None:
-        """Raise `DamagedCheckpoint` unless its files are those that its writer has written."""
+        """Raise `DamagedCheckpoint` unless its files are those that its writer wrote."""
         if not one.files:
             raise DamagedCheckpoint("its manifest names no file")
         paths = {name: _inside(self._paths[one.name], name) for name in one.files}
@@ -133,7 +136,7 @@ class CheckpointWatch:
 
 
 def _written(manifest: Path) -> tuple[int, int] | None:
-    """Return modification time and size; None if it is missing: it is written last, so the checkpoint is incomplete."""
+    """Return mtime and size; None if there is no manifest: it is written last, so the checkpoint is incomplete."""
     try:
         status = manifest.lstat()
     except OSError:
@@ -142,7 +145,7 @@ def _written(manifest: Path) -> tuple[int, int] | None:
 
 
 def _folders(folder: Path, problems: list[str]) -> list[Path]:
-    """Return folders that may be checkpoints: `.` and `bad-` names are being written or set aside."""
+    """Return folders that may be checkpoints, without `.` and `bad-` names: those are in progress or set aside."""
     try:
         plain = [e for e in sorted(folder.iterdir()) if e.name.isprintable() and not e.name.startswith((".", "bad-"))]
         return [e for e in plain if e.is_dir() and not e.is_symlink()]

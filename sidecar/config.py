@@ -1,9 +1,9 @@
-"""Reads the settings of one sidecar, once at its start.
+"""Reads one sidecar's settings, once at startup.
 
-Promise: a value that cannot be used stops the start with its name and what to do; the launch key is never printed.
-Written by the launcher: `launch.json` (shared with the shim, which reads other fields of it), `launch.key` and, where
-an operator may ask for something here, `operator.token`. On one machine they lie in the launch's folder; in a pod in a
-folder of their own, which the training code does not see.
+Promise: an unusable value stops the start with its name and what to do; the launch key is never printed. The launcher
+writes `launch.json` (shared with the shim, which reads other fields of it), `launch.key` and, where operators may make
+requests, `operator.token`. On one machine they are in the launch's folder; in a pod, in a separate folder that the
+training code cannot see.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
 class ConfigError(Exception):
-    """A setting cannot be used; one sentence for the user."""
+    """Raised when a setting cannot be used; one sentence for the user."""
 
 
 class ProgressSource(msgspec.Struct, frozen=True):
-    """The source of progress, if not the output in a known format."""
+    """Where progress comes from, if not from output in a known format."""
 
-    pattern: str | None = None  # regular expression with groups out of iteration, epoch, value, total
+    pattern: str | None = None  # regular expression with some of the groups iteration, epoch, value, total
     file: str | None = None  # JSON file, read instead of the output; relative to the working directory
     measure: str = ""  # the evaluation value that the job names; empty: the best-ranked one
-    never: str = ""  # values with this in their name count last: "loss" where the target is reached from below
+    never: str = ""  # values with this in their name rank last: "loss" where the target is reached from below
 
 
 class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `launch.json` that concern the sidecar."""
+    """The fields of `launch.json` that the sidecar uses."""
 
     job_id: str
     launch: int
     member: Annotated[int, msgspec.Meta(ge=0)] = 0  # which pod of a gang this is
-    pod_uid: str = ""  # of the pod, where it is in one
+    pod_uid: str = ""  # if it runs in one
     command: list[Any] = []  # of the trainer; empty in a pod, where the container has it
-    env: dict[str, Any] = {}  # the trainer's, over the shim's own
-    hooks: bool = False  # whether the shim loads ours into the trainer
+    env: dict[str, Any] = {}  # the trainer's, on top of the shim's own
+    hooks: bool = False  # whether the shim loads our hooks into the trainer
     coordinator: str  # base URL, as http://127.0.0.1:8080
     output: str  # the trainer's log file
-    checkpoints: str = ""  # folder; without one no checkpoint is reported
+    checkpoints: str = ""  # folder; empty: no checkpoints are reported
     workdir: str | None = None
     host: str = "127.0.0.1"  # address to listen on and to report
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: any free one
-    pod: bool = False  # whether the shim is the first process of a container
-    sidecar: list[str] | None = None  # the sidecar's command for the shim; None in a pod: another container runs it
+    pod: bool = False  # whether the shim is a container's first process
+    sidecar: list[str] | None = None  # the sidecar's command for the shim; None in a pod: it has its own container
     gpus: Literal["nvml", "emulated", "none"] = "nvml"
     gpu_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of each emulated GPU
     progress: ProgressSource | None = None
@@ -62,16 +62,14 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SidecarSettings:
-    """The settings of one sidecar."""
-
-    folder: Path  # where the shim's socket and our files lie
+    folder: Path  # holds the shim's socket and our files
     launch: LaunchFile
     key: bytes = field(repr=False)  # the launch key
-    keys: Path  # where launch.json, launch.key and operator.token lie
+    keys: Path  # holds launch.json, launch.key and operator.token
 
     @property
     def apart(self) -> bool:
-        """True if the trainer is in another container, with processes, limits and control groups of its own."""
+        """Return whether the trainer is in another container, with its own processes, limits and control groups."""
         return self.launch.pod and not self.launch.sidecar
 
     @property
@@ -93,7 +91,10 @@ class SidecarSettings:
 
 
 def read(folder: Path, keys: Path | None = None, address: str = "") -> SidecarSettings:
-    """Return the settings. `ConfigError` if a value is missing or bad. `address`: replaces the launch's `host`."""
+    """Return the settings.
+
+    Raises `ConfigError` if a value is missing or bad. `address`: overrides the launch's `host`.
+    """
     keys = keys or folder
     try:
         launch = msgspec.json.decode(_bytes(keys / LAUNCH), type=LaunchFile)

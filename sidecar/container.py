@@ -1,7 +1,7 @@
-"""Reads what our container uses and may use, from version 2 or 1 of the kernel's control groups.
+"""Reads our container's usage and limits, from control groups v2 or v1.
 
-Promise: without such a file there is less, never an error. Standard library, Python 3.8: `shim.py` loads it from its
-folder.
+Promise: a missing file yields less information, never an error. Standard library, Python 3.8: `shim.py` loads it from
+its own folder.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 GROUP = "/sys/fs/cgroup/"
-NO_LIMIT = 1 << 60  # bytes: version 1 has a number where there is no limit
+NO_LIMIT = 1 << 60  # bytes: v1 reports a huge number where there is no limit
 
 
 def counted(path: str, *names: str) -> "list[int]":
@@ -22,7 +22,7 @@ def counted(path: str, *names: str) -> "list[int]":
 
 
 def memory() -> "int | None":
-    """Return the bytes that our container uses, without those that the kernel may drop at once."""
+    """Return the bytes that our container uses, without those that the kernel may reclaim at once."""
     for name, spare in ("memory.current", "inactive_file"), ("memory/memory.usage_in_bytes", "total_inactive_file"):
         held = counted(name)
         if held:
@@ -31,7 +31,7 @@ def memory() -> "int | None":
 
 
 def use() -> "dict[str, Any]":
-    """Return usage and limits of our container, by version 2 or 1 of the kernel's interface."""
+    """Return our container's usage and limits, from control groups v2 or v1."""
     used = counted("cpu.stat", "usage_usec")
     disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
     if not used:
@@ -47,7 +47,7 @@ def use() -> "dict[str, Any]":
 
 
 def limits() -> "tuple[int, int | None, bool]":
-    """Return limit (0: none) and use of our memory, bytes, and whether the kernel ends all of us beyond that."""
+    """Return our memory limit (0: none), usage, both in bytes, and whether exceeding it kills the whole container."""
     limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
     if not limit or limit[0] >= NO_LIMIT:
         return 0, None, False

@@ -1,14 +1,15 @@
 """Decides what the sidecar does next: a pure function of its state and an event.
 
 Promises, each with a test in `tests/unit/sidecar/test_core.py`:
-* never two heartbeats at once, and none while the shim is out of reach: its last status is outdated;
-* a heartbeat every `heartbeat_s`, and at once after a change that the coordinator waits for, a hook's announcement or
+- never two heartbeats at once, and none while the shim is unreachable: its last status is outdated;
+- a heartbeat every `heartbeat_s`, and at once after a change that the coordinator waits for, a hook's announcement or
   the first checkpoint verified while a trainer runs, since from then on it may be stopped;
-* a lease runs from the moment the answered heartbeat was *sent* (`reliability.md` 5);
-* the first heartbeat that reports a trainer's end also names its verified checkpoint, so that it is not restarted from
+- a lease runs from the moment the answered heartbeat was *sent* (`reliability.md` 5);
+- the first heartbeat that reports a trainer's end also names its verified checkpoint, so that it is not restarted from
   an older one (`reliability.md` 4, P3).
+
 `service.py` feeds the events and carries out the instructions. No clock, no I/O, no random numbers: times
-(CLOCK_BOOTTIME, seconds) and the jitter of a back-off come with the events.
+(CLOCK_BOOTTIME, seconds) and back-off jitter come with the events.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from msgspec.structs import replace
 
 from sidecar.protocol import ENDLESS_LEASE_S, Checkpoint, HeartbeatReply, ShimStatus
 
-BEFORE_BEAT_S = 0.01  # which a measurement takes, and by which a heartbeat may come early
+BEFORE_BEAT_S = 0.01  # what a measurement takes, and how early a heartbeat may be
 UNSAID = "its hook has withdrawn that it saves, and could not write why"
 BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
 
-TrainerEnd = tuple[int, float | None, float | None]  # names one trainer's end: shim_pid, spawn_at, exit_at
+TrainerEnd = tuple[int, float | None, float | None]  # identifies one trainer's end: shim_pid, spawn_at, exit_at
 
 
 # events
@@ -42,7 +43,7 @@ class ShimDisconnected(msgspec.Struct, frozen=True):
 
 
 class EndInspected(msgspec.Struct, frozen=True):
-    """The output was read to its end and the checkpoints were verified, as `InspectEnd` instructs."""
+    """The output has been read to its end and the checkpoints verified, as `InspectEnd` instructs."""
 
     at: float
     end: TrainerEnd
@@ -50,9 +51,11 @@ class EndInspected(msgspec.Struct, frozen=True):
 
 
 class OutputRead(msgspec.Struct, frozen=True):
-    """Output was read. `first_step_at`: of the present generation; `hook`: whether its trainer announced a hook;
+    """Output was read.
 
-    `withdrawn`: why it has withdrawn that."""
+    `first_step_at`: of the current generation; `hook`: whether its trainer announced a hook; `withdrawn`: why it has
+    withdrawn that.
+    """
 
     at: float
     first_step_at: float | None
@@ -61,27 +64,27 @@ class OutputRead(msgspec.Struct, frozen=True):
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True):
-    """A checkpoint that was completed while the trainer runs is verified."""
+    """A checkpoint completed while the trainer runs was verified."""
 
     at: float
     checkpoint: Checkpoint
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """The timer of heartbeats has run out."""
+    """The heartbeat timer fired."""
 
     at: float
 
 
 class HeartbeatAnswered(msgspec.Struct, frozen=True):
-    """The heartbeat under way got a reply with a valid signature."""
+    """The heartbeat in flight got a reply with a valid signature."""
 
     at: float
     reply: HeartbeatReply
 
 
 class HeartbeatFailed(msgspec.Struct, frozen=True):
-    """The heartbeat under way got no valid reply. `jitter`: 0..1, drawn by the caller."""
+    """The heartbeat in flight got no valid reply. `jitter`: 0..1, drawn by the caller."""
 
     at: float
     jitter: float
@@ -111,13 +114,13 @@ class SendHeartbeat(msgspec.Struct, frozen=True):
 
 
 class RenewLease(msgspec.Struct, frozen=True):
-    """Renew the trainer's lease at the shim until `deadline`."""
+    """Renew the trainer's lease with the shim until `deadline`."""
 
     deadline: float
 
 
 class LimitCpu(msgspec.Struct, frozen=True):
-    """Limit the trainer to so many cores until then; None: lift the limit."""
+    """Limit the trainer to `cores` until `until`; None: lift the limit."""
 
     cores: float | None
     until: float
@@ -136,9 +139,9 @@ class InspectEnd(msgspec.Struct, frozen=True):
 
 
 class NewGeneration(msgspec.Struct, frozen=True):
-    """Another trainer writes the output, from byte `output_from` of its file on if that is known.
+    """Another trainer writes the output, from byte `output_from` of its file if known.
 
-    `generation` is None if a command of the next one has arrived meanwhile, so that it is not known.
+    `generation` is None if a command of the next one has already arrived, so that it is unknown.
     """
 
     spawn_at: float
@@ -150,31 +153,31 @@ Instruction = SendHeartbeat | RenewLease | LimitCpu | EndShim | InspectEnd | New
 
 
 class SidecarState(msgspec.Struct, frozen=True):
-    """The sidecar's whole state; a restarted one recovers it from shim, output and disk."""
+    """The sidecar's whole state; a restarted sidecar recovers it from shim, output and disk."""
 
     heartbeat_s: float
     seq: int  # of the newest heartbeat
-    shim: ShimStatus | None = None  # as heartbeats report it; None: out of reach, or not yet inspected
-    ended: ShimStatus | None = None  # a trainer's end that is being inspected
+    shim: ShimStatus | None = None  # as heartbeats report it; None: unreachable, or not yet inspected
+    ended: ShimStatus | None = None  # a trainer's end under inspection
     inspected: TrainerEnd | None = None
     checkpoint: Checkpoint | None = None
     spawn_at: float | None = None
     first_step_at: float | None = None
-    hook: bool = False  # whether this generation's trainer has announced that it saves when asked
+    hook: bool = False  # whether this generation's trainer announced that it saves when asked
     withdrawn: str = ""  # why it has withdrawn that
-    sent_at: float | None = None  # of the heartbeat under way; None: none is
-    sending: ShimStatus | None = None  # what that one says
-    told: ShimStatus | None = None  # what the newest answered one said
+    sent_at: float | None = None  # of the heartbeat in flight; None: there is none
+    sending: ShimStatus | None = None  # the status in it
+    told: ShimStatus | None = None  # the status in the newest answered one
     due_at: float = 0.0
     failures: int = 0
-    lease_from: float | None = None  # when the newest answered heartbeat was sent; before that, the first one
+    lease_from: float | None = None  # when the newest answered heartbeat was sent; until then, the first one
 
 
 Result = tuple[SidecarState, tuple[Instruction, ...]]
 
 
 def step(state: SidecarState, event: Event) -> Result:
-    """Return the new state, and the instructions in order."""
+    """Return the new state and the instructions in order."""
     match event:
         case ShimReported():
             return _shim_said(state, event.at, event.status)
@@ -202,9 +205,9 @@ def reportable(state: SidecarState, status: ShimStatus) -> ShimStatus:
 
 
 def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
-    """Return the deadline of a trainer that is started now. If it has passed, the call was late: do not start.
+    """Return the deadline of a trainer started now. If it has passed, the call was late: do not start.
 
-    Not counted from the call's receipt: a call that lay in the socket of a frozen sidecar would then
+    It does not count from when the call was received: a call that sat in a frozen sidecar's socket would otherwise
     start a trainer after the coordinator has waited out the lease and given the GPUs away.
     """
     granted = (at if state.lease_from is None else state.lease_from) + lease_s
@@ -213,20 +216,20 @@ def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
 
 
 def until_beat(state: SidecarState, at: float) -> float:
-    """Return the seconds until just before the next heartbeat: what is done together wakes us, and a core, once."""
+    """Return the seconds until just before the next heartbeat, so that batched work wakes us, and a core, only once."""
     left = state.due_at - BEFORE_BEAT_S - at
     left += state.heartbeat_s if left < BEFORE_BEAT_S else 0.0
     return left if left > 0 else state.heartbeat_s
 
 
 def newest_save(state: SidecarState, shim: ShimStatus) -> Checkpoint | None:
-    """Return the newest checkpoint, be it verified or in memory only."""
+    """Return the newest checkpoint, whether verified or only in memory."""
     copy, verified = shim.in_memory, state.checkpoint
     return copy if copy and (verified is None or copy.newer_than(verified)) else verified
 
 
 def settled(state: SidecarState) -> bool:
-    """True if the coordinator has received every change."""
+    """Return whether the coordinator has received every change."""
     if state.shim is None:
         return True
     heard = state.told is not None and _facts(state.told) == _facts(state.shim)
@@ -234,18 +237,18 @@ def settled(state: SidecarState) -> bool:
 
 
 def running(state: SidecarState) -> bool:
-    """True if a trainer runs, by the last status."""
+    """Return whether a trainer runs, according to the last status."""
     trains = state.shim is not None and state.ended is None and trainer_end(state.shim) is None
     return trains and state.shim is not None and state.shim.trainer != "frozen"
 
 
 def leaving(state: SidecarState) -> bool:
-    """True if the shim, in another container, only waits for the report of its trainer's end."""
+    """Return whether the shim, in another container, only waits for its trainer's end to be reported."""
     return state.shim is not None and state.shim.ending and trainer_end(state.shim) is not None and settled(state)
 
 
 def trainer_end(status: ShimStatus) -> TrainerEnd | None:
-    """Return the name of a trainer's end; None while it runs."""
+    """Return what identifies a trainer's end; None while it runs."""
     return (status.shim_pid, status.spawn_at, status.exit_at) if status.trainer in ("none", "exited") else None
 
 
@@ -295,7 +298,7 @@ def _read(state: SidecarState, event: OutputRead) -> Result:
 
 
 def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
-    """Take a verified checkpoint; report the first one at once, since it shows that the training can save."""
+    """Record a verified checkpoint; report the first one at once, since it shows that the training can save."""
     have, found = state.checkpoint, event.checkpoint
     if not running(state) or (have is not None and not found.newer_than(have)):
         return state, ()
@@ -304,7 +307,7 @@ def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
 
 
 def _beat(state: SidecarState, at: float) -> Result:
-    """Send a heartbeat if it is due, the shim's status is known and none is under way."""
+    """Send a heartbeat if one is due, the shim's status is known and none is in flight."""
     if state.shim is None or state.sent_at is not None or at < state.due_at - BEFORE_BEAT_S:
         return state, ()
     beat = SendHeartbeat(state.seq + 1, state.shim, state.checkpoint)

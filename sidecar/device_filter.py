@@ -1,14 +1,14 @@
-"""Lets the processes of one training open only its own NVIDIA GPUs: a program of the kernel (BPF) on a control group.
+"""Restricts a training's processes to its own NVIDIA GPUs, with a BPF device program on their control group.
 
-Promises: a process in the group is refused (EPERM) whoever's GPU it opens but those permitted now, whatever it sets in
-its environment; another set is in force at once, while it lives; descriptors that are open stay usable; no other device
-is affected, and no node is kept from being made. State is in the kernel alone: the permitted minors are in the name of
-the program (`bpftool cgroup tree` shows it), and the program goes away with its group. Where it cannot be had, nothing
-is refused and a sentence says why. Needs root, control groups v2 (beside v1, too), kernel 5.6. It guards against
-scripts that choose a GPU themselves: root can leave its group.
+Promises: a process in the group gets EPERM when it opens any GPU that is not currently permitted, whatever its
+environment says; a new set takes effect at once, while it runs; open descriptors stay usable; no other device is
+affected, and creating device nodes is not blocked. All state is in the kernel: the permitted minors are encoded in the
+program's name (`bpftool cgroup tree` shows it), and the program disappears with its group. Where no filter can be set
+up, nothing is refused and a sentence says why. Needs root, control groups v2 (alongside v1 is fine) and kernel 5.6. It
+guards against scripts that pick a GPU themselves: root can leave its group.
 
-`GpuFilter` belongs to the shim of a launch on this machine, which loads this file from its folder. Standard library,
-Python 3.8.
+`GpuFilter` belongs to the shim of a launch on this machine, which loads this file from its own folder. Standard
+library, Python 3.8.
 """
 
 import argparse
@@ -21,18 +21,18 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-MAJOR = 195  # of NVIDIA's devices (linux/Documentation/admin-guide/devices.txt); minors below are GPUs
-CONTROL = 254  # the first minor that is no GPU: nvidia-modeset 254, nvidiactl 255
+MAJOR = 195  # NVIDIA's device major (linux/Documentation/admin-guide/devices.txt); low minors are GPUs
+CONTROL = 254  # the first minor that is not a GPU: nvidia-modeset 254, nvidiactl 255
 GROUP = "reshape-"  # prefix of our groups, as in `resources/usage.py`
-NOTE = "gpu.group"  # in the folder of a launch: the group's folder, for whoever clears up after a killed shim
-PREFIX = "rs"  # of our programs' names; then the lowest minor (2 hexadecimal digits) and a mask from there on (11)
+NOTE = "gpu.group"  # in the launch's folder: names the group's folder, for cleanup after a killed shim
+PREFIX = "rs"  # of our programs' names; then the lowest minor (2 hex digits) and a mask from it upward (11)
 MOST_APART = 44  # bits of that mask
-LOOK_S = 5.0  # between two looks at what is in force
-TRIES = 20  # to remove a group in which processes start others, or have not quite ended
-PAUSE_S = 0.05  # between two of them
+LOOK_S = 5.0  # how often to check what is in force
+TRIES = 20  # to remove a group whose processes fork or have not quite exited
+PAUSE_S = 0.05  # between two tries
 OWN = "only its own GPUs (device filter)"
 ANY = "any GPU of this machine: "  # and why
-MIG = "MIG-"  # begins the id of a part of a GPU
+MIG = "MIG-"  # prefix of a MIG slice's id
 
 # linux/include/uapi/linux/bpf.h: enum bpf_cmd, enum bpf_prog_type, enum bpf_attach_type, flags of BPF_PROG_ATTACH
 PROG_LOAD, PROG_ATTACH, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY = 5, 8, 13, 15, 16
@@ -46,11 +46,11 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Unable(Exception):
-    """No filter can be in force; the one argument says why, without an end."""
+    """Raised when no filter can be in force; the argument says why, without a full stop."""
 
 
 def bpf(command: int, attributes: bytes) -> "tuple[int, bytes]":
-    """Make the system call `bpf` with a `union bpf_attr`; return its result and that union afterwards."""
+    """Make the `bpf` system call with a `union bpf_attr`; return its result and the union afterwards."""
     number = CALL.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -67,7 +67,7 @@ def instruction(code: int, to: int = 0, source: int = 0, jump: int = 0, value: i
 
 
 def program(major: int, minors: "Iterable[int]") -> bytes:
-    """Return a program that refuses to read or write character devices `major`:minor, but these and from CONTROL on.
+    """Return a program that denies reading or writing character devices `major`:minor, except these and CONTROL upward.
 
     It gets a `struct bpf_cgroup_dev_ctx`: __u32 access_type (access << 16 | type), __u32 major, __u32 minor.
     """
@@ -76,7 +76,7 @@ def program(major: int, minors: "Iterable[int]") -> bytes:
         instruction(0xBF, 5, 4),  # r5 = r4
         instruction(0x54, 4, value=0xFFFF),  # r4: the type
         instruction(0x74, 5, value=16),
-        instruction(0x54, 5, value=READ_OR_WRITE),  # r5: 0 if it is to be made only
+        instruction(0x54, 5, value=READ_OR_WRITE),  # r5: 0 for mknod only
         instruction(0x61, 2, 1, 4),  # r2 = major
         instruction(0x61, 3, 1, 8),  # r3 = minor
     ]
@@ -124,7 +124,7 @@ def load_program(code: bytes, name: str) -> int:
 
 @contextlib.contextmanager
 def _our_programs(folder: int) -> "Iterator[dict[int, str]]":
-    """Give descriptor -> name of our programs that are attached to a group itself."""
+    """Yield descriptor -> name of our programs attached directly to a group."""
     ids = (ctypes.c_uint32 * MOST_PROGRAMS)()
     # target_fd, attach_type, query_flags, attach_flags, prog_ids, prog_cnt
     given = struct.pack("<IIIIQI", folder, ATTACH_CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MOST_PROGRAMS)
@@ -134,7 +134,7 @@ def _our_programs(folder: int) -> "Iterator[dict[int, str]]":
         for one in ids[: struct.unpack_from("<I", answer, 24)[0]]:
             program_fd = bpf(PROG_GET_FD_BY_ID, struct.pack("<I", one))[0]
             found[program_fd] = ""
-            info = ctypes.create_string_buffer(256)  # a struct bpf_prog_info, in which `name` is at 64
+            info = ctypes.create_string_buffer(256)  # a struct bpf_prog_info, with `name` at offset 64
             bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", program_fd, len(info), ctypes.addressof(info)))
             found[program_fd] = info.raw[64:80].rstrip(b"\0").decode("ascii", "replace")
         yield {fd: name for fd, name in found.items() if minors_in(name) is not None}
@@ -153,7 +153,7 @@ def _opened_group(group: str) -> "Iterator[int]":
 
 
 def permitted(group: str) -> "frozenset[int] | None":
-    """Return the minors that the program on this group permits, as the kernel says; None without one of ours."""
+    """Return the minors that this group's program permits, according to the kernel; None if it has none of ours."""
     try:
         with _opened_group(group) as folder, _our_programs(folder) as programs:
             return next((minors_in(name) for name in programs.values()), None)
@@ -162,7 +162,7 @@ def permitted(group: str) -> "frozenset[int] | None":
 
 
 def permit(group: str, major: int, minors: "Iterable[int]") -> None:
-    """Put a program on the group that permits these, in place of the one there, in one step. Raises OSError, Unable."""
+    """Attach a program that permits these minors, atomically replacing the present one. Raises OSError, Unable."""
     wanted = set(minors)
     new = load_program(program(major, wanted), name_of(wanted))
     try:
@@ -176,7 +176,7 @@ def permit(group: str, major: int, minors: "Iterable[int]") -> None:
 
 
 def own_group() -> str:
-    """Return the folder of our own control group v2. Raises Unable."""
+    """Return the folder of our own v2 control group. Raises Unable."""
     with contextlib.suppress(OSError):
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             ours = [line.rstrip("\n")[3:] for line in file if line.startswith("0::")]
@@ -190,7 +190,7 @@ def own_group() -> str:
 
 
 def remove_group(group: str) -> bool:
-    """Remove a group, and with it its program; processes in it go to the group above. Return whether it is gone."""
+    """Remove a group, and with it its program, moving its processes to the parent. Return whether it is gone."""
     above = os.path.join(os.path.dirname(group), "cgroup.procs")
     for _ in range(TRIES):
         with contextlib.suppress(OSError), open(os.path.join(group, "cgroup.procs"), encoding="ascii") as file:
@@ -206,7 +206,7 @@ def remove_group(group: str) -> bool:
 
 
 def remove_group_of(launch: str) -> bool:
-    """Remove the group that a shim of this launch's folder made, if it is still there. Return whether it is gone."""
+    """Remove the group made by the shim of this launch's folder, if it still exists. Return whether it is gone."""
     note = os.path.join(launch, NOTE)
     try:
         with open(note, encoding="utf-8") as file:
@@ -221,7 +221,7 @@ def remove_group_of(launch: str) -> bool:
 
 
 def unable() -> str:
-    """Return why no filter can be in force on this machine, as found by trying it; empty where it can."""
+    """Return why no filter can be in force on this machine, found by trying; empty if it can."""
     if os.geteuid() != 0:
         return "`reshape up` does not run as root"
     try:
@@ -229,7 +229,7 @@ def unable() -> str:
         try:
             os.mkdir(group)
             permit(group, MAJOR, [])
-            permit(group, MAJOR, [0])  # in place of it
+            permit(group, MAJOR, [0])  # replacing the first one
         finally:
             remove_group(group)
     except Unable as fault:
@@ -246,10 +246,13 @@ def why_refused(fault: OSError) -> str:
 
 
 class GpuFilter:
-    """The filter of one launch: who enters its group opens only the GPUs that were permitted last."""
+    """The filter of one launch: a process in its group opens only the GPUs permitted last."""
 
     def __init__(self, launch: "argparse.Namespace", status: "dict[str, Any]") -> None:
-        """`launch`: what `launch.json` says; its folder is the shim's. `status`: in which is said what is in force."""
+        """Set up the filter of one launch.
+
+        `launch`: the contents of `launch.json`; its folder is the shim's. `status`: receives what is in force.
+        """
         self.folder = os.getcwd()
         self.major: int = launch.gpu_major
         self.minors: "dict[str, int]" = launch.gpu_minors
@@ -261,11 +264,11 @@ class GpuFilter:
 
     @property
     def entrance(self) -> str:
-        """The file by which a process enters; empty where there is no filter."""
+        """Return the file through which a process enters the group; empty without a filter."""
         return os.path.join(self.group, "cgroup.procs") if self.group else ""
 
     def permit(self, gpu_ids: "Iterable[str]") -> None:
-        """Permit these GPUs and no others. Where that fails all are free, and the status says why."""
+        """Permit these GPUs and no others. On failure all are open, and the status says why."""
         self.look_at = 0.0
         if self.why:
             return
@@ -300,13 +303,13 @@ class GpuFilter:
         self.group = group
 
     def _withdraw(self, why: str) -> None:
-        """Let go of all processes: a training goes on, or starts, as without a filter."""
+        """Release all processes: a training continues, or starts, as without a filter."""
         self.why = why
         remove_group_of(self.folder)
         self.group = ""
 
     def tick(self, now: float) -> None:
-        """Say which GPUs the trainer can open, now and then, as the kernel tells it."""
+        """Report now and then which GPUs the trainer can open, according to the kernel."""
         if now >= self.look_at:
             self.look_at = now + LOOK_S
             self.status["gpu_access"] = self._access(self.status["trainer_pid"])
@@ -314,7 +317,7 @@ class GpuFilter:
     def _access(self, pid: "int | None") -> str:
         if self.why:
             return ANY + self.why
-        if not self.group:  # nothing was started yet
+        if not self.group:  # nothing has started yet
             return ""
         if permitted(self.group) != self.wanted:
             return ANY + "somebody else has removed its device filter or changed it"
@@ -331,5 +334,5 @@ class GpuFilter:
         return True  # it has ended
 
     def end(self) -> None:
-        """Remove the group once nothing is in it. What is left, the launcher removes (`remove_group_of`)."""
+        """Remove the group once it is empty. The launcher removes what is left (`remove_group_of`)."""
         remove_group_of(self.folder)

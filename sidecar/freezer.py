@@ -1,10 +1,11 @@
-"""Freezes a training in host memory, and thaws it, by the checkpoint calls of NVIDIA's driver (570 and newer).
+"""Freezes a training in host memory and thaws it, with the checkpoint calls of NVIDIA's driver (570 or newer).
 
-What is on the GPU comes into the memory of the process, which lives on without a GPU and waits in its next CUDA call.
-Promises: what the driver cannot freeze trains on unharmed, with a sentence that says why; the end of a freeze is told
-once its GPU is given back; a thaw is not begun on a GPU without room for it. `Freezer` belongs to the shim, which loads
-this file from its folder; the driver is called in a child of it, this file as a program, so that a driver that hangs
-blocks nobody. Standard library, Python 3.8. Measured on an H100 with driver 580; several GPUs of one node are not.
+Its GPU contents move into the process's memory; the process lives on without a GPU, blocked in its next CUDA call.
+Promises: what the driver cannot freeze trains on unharmed, with a sentence that says why; a freeze counts as done only
+once its GPU has been given back; no thaw begins on a GPU without room for it. `Freezer` belongs to the shim, which
+loads this file from its own folder; the driver is called in a child that runs this file as a program, so that a hanging
+driver blocks nobody. Standard library, Python 3.8. Measured on an H100 with driver 580; several GPUs of one node were
+not.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ import sys
 import time
 from typing import Any, Callable, Iterable
 
-LOCK_MS = 10_000  # for work that the GPU has begun
-GIVEN_BACK_S = 10.0  # within which NVML must not name the process any more
-LONGEST_S = 900.0  # of the driver's calls: 60 GB took 30 s
-SLACK = 256 << 20  # bytes that must stay free on a GPU beside what is thawed
+LOCK_MS = 10_000  # for work already running on the GPU
+GIVEN_BACK_S = 10.0  # for NVML to stop listing the process
+LONGEST_S = 900.0  # for one driver call: 60 GB took 30 s
+SLACK = 256 << 20  # bytes that must stay free on a GPU after a thaw
 RUNNING, LOCKED, FROZEN = 0, 1, 2  # CUprocessState
 DEVICE = "/dev/nvidia"
 ALONE = "the driver freezes a training with one process on one GPU"
@@ -31,7 +32,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Unfit(Exception):
-    """It cannot be done, and nothing has changed. The one argument is a sentence without its end."""
+    """Raised when it cannot be done, with nothing changed; the argument is a sentence without its full stop."""
 
 
 class Memory(ctypes.Structure):
@@ -63,12 +64,12 @@ class Driver:
                 raise Unfit(f"{what} does not start (error {code}); check the NVIDIA driver of this machine")
 
     def state(self, pid: int) -> "int | None":
-        """Return the state of a process; None if it does not use CUDA."""
+        """Return a process's state; None if it does not use CUDA."""
         found = ctypes.c_int(-1)
         return None if self.cuda.cuCheckpointProcessGetState(pid, ctypes.byref(found)) else found.value
 
     def call(self, verb: str, pid: int, *arguments: bytes) -> int:
-        """Call cuCheckpointProcess`verb`; return its error, 0 if there is none. `arguments`: of its structure."""
+        """Call cuCheckpointProcess`verb`; return its error, 0 for success. `arguments`: the fields of its structure."""
         given = ctypes.create_string_buffer(b"".join(arguments), 64)
         return int(getattr(self.cuda, f"cuCheckpointProcess{verb}")(pid, given))
 
@@ -84,7 +85,7 @@ class Driver:
         return handle
 
     def kind(self, gpu: str) -> str:
-        """Return the name of a GPU's type."""
+        """Return the model name of a GPU."""
         found = ctypes.create_string_buffer(96)
         self.nvml.nvmlDeviceGetName(self.device(gpu), found, 96)
         return found.value.decode(errors="replace")
@@ -104,7 +105,7 @@ class Driver:
 
 
 def uuid(gpu: str) -> bytes:
-    """Return the 16 bytes of a GPU's id."""
+    """Return the 16 bytes of a GPU's UUID."""
     try:
         return bytes.fromhex(gpu.partition("-")[2].replace("-", ""))
     except ValueError:
@@ -123,7 +124,7 @@ def opens_gpu(pid: int) -> bool:
 
 
 def threads(pid: int) -> str:
-    """Return the names of a process' threads, in lower case."""
+    """Return the names of a process's threads, in lower case."""
     found = ""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -133,7 +134,7 @@ def threads(pid: int) -> str:
 
 
 def chosen(driver: Driver, pids: "list[int]", gpu: str, room: int) -> "tuple[int, int]":
-    """Return the one process that can be frozen, and the bytes that it holds of its GPU. Raises Unfit."""
+    """Return the one process that can be frozen and the bytes that it holds on its GPU. Raises Unfit."""
     states = {pid: driver.state(pid) for pid in pids}
     with_gpu = [pid for pid in pids if states[pid] is not None or opens_gpu(pid)]
     if not with_gpu:
@@ -148,7 +149,7 @@ def chosen(driver: Driver, pids: "list[int]", gpu: str, room: int) -> "tuple[int
     if "nccl" in threads(pid):
         raise Unfit(f"it has set up NCCL; {ALONE}, without it")
     held = driver.held(gpu).get(pid)
-    if held is None or held > driver.memory(gpu).total:  # not told, as in a container
+    if held is None or held > driver.memory(gpu).total:  # not reported, as in a container
         held = driver.memory(gpu).used
     if held > room:
         raise Unfit(f"it has {gib(held)} on its GPU, and {gib(max(0, room))} of memory are free here to keep that")
@@ -160,7 +161,7 @@ def gib(size: int) -> str:
 
 
 def freeze(pids: "list[int]", gpu: str, room: int) -> "dict[str, Any]":
-    """Freeze the one of these processes that uses the GPU. `room`: bytes of memory that may be taken. Raises Unfit."""
+    """Freeze the one of these processes that uses the GPU. `room`: bytes of host memory available. Raises Unfit."""
     driver = Driver()
     pid, held = chosen(driver, pids, gpu, room)
     code = driver.call("Lock", pid, bytes(ctypes.c_uint32(LOCK_MS)))
@@ -184,14 +185,14 @@ def freeze(pids: "list[int]", gpu: str, room: int) -> "dict[str, Any]":
 
 
 def thaw(pid: int, old: str, new: str, held: int) -> "dict[str, Any]":
-    """Give a frozen process this GPU. Raises Unfit, with which it is as frozen as before."""
+    """Give a frozen process this GPU. Raises Unfit, which leaves it frozen as before."""
     driver = Driver()
     if driver.state(pid) == FROZEN:
         kind, wanted = driver.kind(new), driver.kind(old)
         if kind != wanted:
             raise Unfit(f"GPU {new} is a {kind}, and it was frozen on a {wanted}")
         free = driver.memory(new).free
-        if free < held + SLACK:  # after one that failed for want of memory the driver refused all further ones
+        if free < held + SLACK:  # after an attempt that ran out of memory, the driver refused all later ones
             raise Unfit(f"{gib(free)} are free on GPU {new}, and it needs {gib(held + SLACK)}")
         code = driver.restore(pid, old, new)
         if driver.state(pid) == FROZEN:
@@ -200,7 +201,7 @@ def thaw(pid: int, old: str, new: str, held: int) -> "dict[str, Any]":
 
 
 def settle(pids: "list[int]", gpu: str, driver: "Driver | None" = None) -> "dict[str, Any]":
-    """Let the one of these go on that is locked, or frozen and still has this GPU, and say what it is then."""
+    """Resume the process that is locked, or frozen and still on this GPU; return its state afterwards."""
     driver = driver or Driver()
     pid = next((one for one in pids if driver.state(one) is not None), 0)
     if driver.state(pid) == FROZEN and pid in driver.held(gpu):
@@ -223,7 +224,7 @@ def main() -> None:
 
 
 class Freezer:
-    """The freeze or thaw of one shim's trainer that is in progress, and what the next one needs."""
+    """A freeze or thaw in progress for one shim's trainer, and what the next one needs."""
 
     def __init__(self, shim: Any, say: "Callable[[str], None]", refused: "type[Exception]") -> None:
         """`shim`: the `Shim`. `say`: logs a sentence. `refused`: raised with the sentence that a caller gets."""
@@ -231,8 +232,8 @@ class Freezer:
         self.child: "subprocess.Popen[bytes] | None" = None
         self.asked: dict[str, Any] = {}
         self.verb, self.since, self.said = "", 0.0, b""
-        self.pids: list[int] = []  # that the child is about
-        self.pid, self.held, self.gpu = 0, 0, ""  # of the frozen process; 0: none is
+        self.pids: list[int] = []  # those that the child works on
+        self.pid, self.held, self.gpu = 0, 0, ""  # of the frozen process; 0: there is none
 
     @property
     def busy(self) -> bool:
@@ -242,7 +243,7 @@ class Freezer:
         return [self.child] if self.child else []
 
     def unable(self) -> str:
-        """Return why no trainer of this launch can be frozen, whatever it does."""
+        """Return why no trainer of this launch can ever be frozen; empty if one can."""
         launch = self.shim.launch
         return "" if launch.gpus == "nvml" and not launch.pod else "only on a machine's own GPUs, and not in a pod"
 
@@ -274,7 +275,7 @@ class Freezer:
         if self.child or len(gpu_ids) != 1:
             raise self.refused(f"the frozen trainer cannot be thawed on {gpu_ids!r:.200}; name one GPU", 409)
         self.asked = ask
-        taken = self.shim.lock_gpus(gpu_ids)  # by us alone: the trainer's processes cannot inherit this one any more
+        taken = self.shim.lock_gpus(gpu_ids)  # held by us alone: the trainer's processes can no longer inherit it
         if taken:
             return self._stays(taken)
         self.pids = [self.pid]
@@ -283,7 +284,7 @@ class Freezer:
         return self._begin("thaw", pid=self.pid, old=self.gpu, new=gpu_ids[0], held=self.held)
 
     def tick(self, now: float) -> None:
-        """Look at the child; take its answer once it has ended."""
+        """Watch the child; take its answer once it has exited."""
         child = self.child
         if child is None:
             return
@@ -305,7 +306,7 @@ class Freezer:
             self._take()
 
     def _take(self) -> None:
-        """Take the answer of a child that has ended."""
+        """Take the answer of a child that has exited."""
         try:
             answer = json.loads(self.said)
         except ValueError:
@@ -327,31 +328,31 @@ class Freezer:
         return self._goes_on(str(answer.get("why") or ""))
 
     def _is_frozen(self) -> None:
-        """The trainer has no GPU, and so it needs no lease."""
+        """Record that the trainer has no GPU and so needs no lease."""
         status = self.shim.status
         status.update(gpu_ids=[], lease_deadline=0.0)
         if not status["stop_asked"]:  # else it is being ended
             status["trainer"] = "frozen"
 
     def _stays(self, why: str) -> None:
-        """The trainer stays frozen."""
+        """Record that the trainer stays frozen."""
         self._unlock()
         self._is_frozen()
         self.shim.status.update(unfrozen=why, unfrozen_by=str(self.asked["command_id"]))
 
     def _unlock(self) -> None:
-        """Let the locks of its GPUs go though its processes, which have inherited them, live on."""
+        """Release its GPU locks, although its processes, which inherited them, live on."""
         for lock in self.shim.gpus.values():
             fcntl.flock(lock, fcntl.LOCK_UN)
         self.shim.unlock_gpus()
 
     def ended(self) -> str:
-        """Note that the trainer has ended; return what that means if it was frozen."""
+        """Note that the trainer has ended; return what was lost if it was frozen."""
         pid, self.pid = self.pid, 0
         return LOST if pid else ""
 
     def _goes_on(self, why: str) -> None:
-        """The trainer runs. `why`: it was not frozen."""
+        """Record that the trainer runs on. `why`: it was not frozen."""
         status = self.shim.status
         if status["trainer"] == "stopping" and not status["stop_asked"]:
             status["trainer"] = "running"
@@ -359,7 +360,7 @@ class Freezer:
             status.update(unfrozen=why or "the driver let it go on", unfrozen_by=str(self.asked["command_id"]))
 
     def _begin(self, verb: str, **given: Any) -> None:
-        """Start the child that calls the driver. It ends with us."""
+        """Start the child that calls the driver. It dies with us."""
         libc, parent = ctypes.CDLL(None), os.getpid()
 
         def die_with_parent() -> None:

@@ -1,10 +1,10 @@
-"""Locks each real GPU for the whole machine, so that two `reshape up` of any users never give it to two trainings.
+"""Locks each real GPU machine-wide, so that no two `reshape up`, by any users, ever give it to two trainings.
 
-Promises: a shim that trains on a GPU holds its lock, and so does each process that its trainer started, until all have
-ended; the kernel lets it go then, whatever died. Files lie where every user may create one and none may remove another
-user's; one that root takes is root's from then on. A link, a pipe or a folder in their place is not followed and not
-taken for a lock. Locks bind those that ask for them: who uses a GPU by hand is seen by NVML
-(`reshape/services/local_gpus.py`). Standard library, Python 3.8: `shim.py` loads it from its folder.
+Promises: a shim that trains on a GPU holds its lock, and so does each process started by its trainer, until all have
+exited; the kernel then releases it, whatever died. The lock files are where every user may create one and nobody may
+remove another user's; a file that root locks belongs to root from then on. A symlink, pipe or folder in their place is
+neither followed nor taken for a lock. The locks are advisory: NVML shows who else uses a GPU
+(`reshape/services/local_gpus.py`). Standard library, Python 3.8: `shim.py` loads it from its own folder.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ import os
 import pwd
 import stat
 
-PLACES = ("/run/lock", "/tmp")  # the first is not swept
+PLACES = ("/run/lock", "/tmp")  # nothing cleans up the first one
 EVERYBODYS = 0o1777
-TRIES = 5  # while somebody removes the file
+TRIES = 5  # while somebody keeps removing the file
 
 
 class Unusable(Exception):
-    """A GPU cannot be locked; the one argument is a sentence."""
+    """Raised when a GPU cannot be locked; the argument is a sentence."""
 
 
 def folder() -> str:
-    """Return where locks lie: the same for all users. Raises Unusable."""
+    """Return the folder of the lock files, the same for all users. Raises Unusable."""
     for place in PLACES:
         with contextlib.suppress(OSError):
             there = os.lstat(place)
@@ -34,7 +34,6 @@ def folder() -> str:
 
 
 def path_of(gpu_id: str) -> str:
-    """Return the file of a GPU's lock."""
     return os.path.join(folder(), f"reshape-gpu-{hashlib.sha256(gpu_id.encode()).hexdigest()[:32]}.lock")
 
 
@@ -49,19 +48,19 @@ def take(gpu_id: str) -> "int | None":
             if os.path.samestat(os.fstat(file), os.lstat(path)):
                 _keep(file)
                 return file
-        os.close(file)  # it was removed before we had it, and another process may lock the one that is there now
+        os.close(file)  # it was removed before we had it, and another process may lock its replacement
     raise Unusable(f"GPU {gpu_id} cannot be locked: somebody removes {path} again and again; end what does it")
 
 
 def _keep(file: int) -> None:
-    """Let nobody but root remove a file that root holds."""
+    """Chown a lock that root holds to root, so that nobody else can remove it."""
     if os.geteuid() == 0 and os.fstat(file).st_uid != 0:
-        with contextlib.suppress(OSError):  # a file system that is not ours, or a user of a container
+        with contextlib.suppress(OSError):  # not our file system, or an unprivileged user namespace
             os.fchown(file, 0, 0)
 
 
 def _locked(gpu_id: str, path: str) -> "int | None":
-    """Return the descriptor of the file, locked; None while another process has locked it. Raises Unusable."""
+    """Return the locked file's descriptor; None while another process has locked it. Raises Unusable."""
     try:
         file = _opened(path)
     except OSError as fault:
@@ -78,8 +77,8 @@ def _locked(gpu_id: str, path: str) -> "int | None":
 
 
 def _opened(path: str) -> int:
-    """Open the file for reading, which suffices for a lock; make it first if it is not there, readable by all."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would have us wait
+    """Open the file for reading, which suffices for a lock; create it, readable by all, if it is missing."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would block
     for _ in range(2):
         try:
             return os.open(path, flags)
@@ -92,7 +91,7 @@ def _opened(path: str) -> int:
 
 
 def holder(gpu_id: str) -> "int | None":
-    """Return the process that took this GPU's lock, without touching it: 0 if it is not visible here; None if free."""
+    """Return the pid that holds this GPU's lock, without touching it: 0 if not visible here; None if it is free."""
     try:
         there = os.lstat(path_of(gpu_id))
         with open("/proc/locks", encoding="ascii") as file:
@@ -107,7 +106,7 @@ def holder(gpu_id: str) -> "int | None":
 
 
 def described(pid: int) -> str:
-    """Return a process in words: `process 4711 (python) of bob`."""
+    """Describe a process: `process 4711 (python) of bob`."""
     name = user = ""
     with contextlib.suppress(OSError):
         uid = os.stat(f"/proc/{pid}").st_uid

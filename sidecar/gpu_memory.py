@@ -1,12 +1,12 @@
-"""Holds the state of a training in the memory of a GPU that its job keeps, while its process is replaced.
+"""Keeps a training's state in the memory of a GPU that its job retains, while its process is replaced.
 
-At a stop in place the process that writes copies to the disk (`memory.py`) opens the GPU that stays and listens on a
-socket. The trainer asks it for as many bytes as its state has, copies the state there, GPU to GPU, and ends; the next
-trainer copies it back. What that takes hardly depends on the size of the state, while saving and loading 15.7 GB takes
-25 s. Promises: a state counts once it is sealed, which its trainer asks for when all of it has arrived; what was
-reserved by a trainer that died before is freed; no more memory is taken than the next trainer leaves, as far as the
-present one tells; a fault of CUDA is answered with a sentence, upon which the trainer saves as without us.
-Standard library and the driver's library, Python 3.8: `memory.py` loads it from its folder.
+At a stop in place, the process that writes copies to disk (`memory.py`) opens the retained GPU and listens on a socket.
+The trainer reserves as many bytes as its state has, copies the state there, GPU to GPU, and exits; the next trainer
+copies it back. The time hardly depends on the state's size, whereas saving and loading 15.7 GB takes 25 s. Promises: a
+state counts only once sealed, which its trainer requests when all of it has arrived; a reservation whose trainer died
+before that is freed; no more memory is taken than the next trainer leaves, as far as the present one tells; a CUDA
+error is answered with a sentence, upon which the trainer saves as without us. Standard library and the driver's
+library, Python 3.8: `memory.py` loads it from its own folder.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ import time
 from typing import Any, Optional
 
 DRIVER = "libcuda.so.1"
-MARGIN = 256 * 1024 * 1024  # bytes that stay free on the GPU beside all that is foreseen
-CHUNK = 64 * 1024 * 1024  # bytes that go to the disk at once
+MARGIN = 256 * 1024 * 1024  # bytes kept free on the GPU beyond all foreseen use
+CHUNK = 64 * 1024 * 1024  # bytes per write to disk
 MOST_LINE = 64 * 1024  # bytes of a request
-LOADED_WITHIN_S = 120.0  # for which a state that is on the disk stays here, too, if nobody has taken it
+LOADED_WITHIN_S = 120.0  # how long a state already on disk also stays here if nobody has taken it
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CudaFault(Exception):
-    """The driver refused a call; the one argument is a sentence without its full stop."""
+    """Raised when the driver refuses a call; the argument is a sentence without its full stop."""
 
 
 class Handle(ctypes.Structure):
-    """CUipcMemHandle: names memory of this process to others, 64 bytes that are passed by value."""
+    """CUipcMemHandle: names this process's memory to others; 64 bytes, passed by value."""
 
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
 class CudaGpu:
-    """The first GPU that this process sees, through the driver's library. Raises CudaFault."""
+    """The first GPU visible to this process, through the driver's library. Raises CudaFault."""
 
     def __init__(self) -> None:
         try:
@@ -62,7 +62,7 @@ class CudaGpu:
             raise CudaFault(f"{name} failed with CUDA error {code}{room}")
 
     def attach(self) -> None:
-        """Make this GPU the one of the present thread."""
+        """Make this GPU's context current in the calling thread."""
         self.call("cuCtxSetCurrent", self._context)
 
     def free_bytes(self) -> int:
@@ -71,7 +71,7 @@ class CudaGpu:
         return free.value
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many new bytes on the GPU."""
+        """Allocate `size` bytes on the GPU; return their address."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
@@ -80,13 +80,13 @@ class CudaGpu:
         self.call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def handle(self, address: int) -> str:
-        """Return what another process opens this memory by, in hexadecimal digits."""
+        """Return the hex handle by which another process can open this memory."""
         handle = Handle()
         self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
         return bytes(handle.bytes).hex()
 
     def pinned(self, size: int) -> Any:
-        """Return so many bytes of host memory that the GPU copies to at full speed."""
+        """Return pinned host memory, to which the GPU copies at full speed."""
         address = ctypes.c_void_p()
         self.call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return (ctypes.c_ubyte * size).from_address(address.value or 0)
@@ -96,7 +96,7 @@ class CudaGpu:
 
 
 class State:
-    """A state that is held: `size` bytes at `address`, known to others by `token`. It counts once it is `sealed`."""
+    """A state on the GPU: `size` bytes at `address`, known to others by `token`. It counts once `sealed`."""
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
@@ -109,28 +109,28 @@ class State:
 
 
 class StateHolder:
-    """Serves the trainers of one launch, in a thread of its own; holds one state at most.
+    """Serves one launch's trainers in its own thread; holds at most one state.
 
-    `listener`: the socket, listening. `gpus`: how many the present trainer has and the next one will have. `report`:
-    called with words for the shim, from the thread: `ready`, `holds <bytes>` or `refuses <why>`.
+    `listener`: a listening socket. `gpus`: how many the present trainer has and the next one will have. `report`:
+    called from that thread with words for the shim: `ready`, `holds <bytes>` or `refuses <why>`.
     """
 
     def __init__(self, listener: socket.socket, gpus: "tuple[int, int]", report: Any) -> None:
         self._listener = listener
         self._gpus = gpus
         self._report = report
-        self._lock = threading.Lock()  # of `_state`: the main thread reads it while this one frees it
+        self._lock = threading.Lock()  # guards `_state`: the main thread reads it while this one frees it
         self._state: "Optional[State]" = None
         self._reserved_by: Any = None
-        self._loads: dict[Any, str] = {}  # connection -> token of what it copies
+        self._loads: dict[Any, str] = {}  # connection -> token of the state that it copies
         self._inboxes: dict[Any, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._gpu: "Optional[CudaGpu]" = None
         self._fault = ""
-        self._chunk: Any = None  # host memory for pieces on their way to the disk
+        self._chunk: Any = None  # pinned buffer on the way to disk
         threading.Thread(target=self._serve, daemon=True).start()
 
-    # Of the main thread
+    # Main thread
 
     def write(self, token: str, path: str) -> None:
         """Write the state to a file. Raises CudaFault, OSError."""
@@ -149,29 +149,29 @@ class StateHolder:
 
     @property
     def token(self) -> str:
-        """Token of the state here; empty without one."""
+        """Return the token of the state held here; empty without one."""
         with self._lock:
             return self._state.token if self._state is not None else ""
 
     def holds(self) -> bool:
-        """True if a state is here that was sealed."""
+        """Return whether a sealed state is here."""
         with self._lock:
             return self._state is not None and self._state.sealed
 
     def awaited(self) -> bool:
-        """True if a sealed state is here that no trainer has taken."""
+        """Return whether a sealed state is here that no trainer has taken."""
         with self._lock:
             return self._state is not None and self._state.sealed and not self._state.loaded
 
     def wanted(self) -> bool:
-        """True if the next trainer may still come for what is here: one that saved elsewhere has not `written`."""
+        """Return whether the next trainer may still come for it: one that saved elsewhere never has it `written`."""
         with self._lock:
             state = self._state
         if state is None or not state.written or state.loaded:
             return False
         return bool(self._loads) or time.monotonic() < state.since + LOADED_WITHIN_S
 
-    # Of the thread
+    # Server thread
 
     def _serve(self) -> None:
         self._listener.setblocking(False)
@@ -189,7 +189,7 @@ class StateHolder:
                 key.data()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has hung up again
+        with contextlib.suppress(OSError):  # it has hung up already
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             self._inboxes[connection] = b""
@@ -214,7 +214,7 @@ class StateHolder:
         self._loads.pop(connection, None)
         connection.close()
         if connection is self._reserved_by:
-            self._free_unsealed()  # its trainer died in the middle of the copy
+            self._free_unsealed()  # its trainer died in mid-copy
 
     def _answer(self, connection: socket.socket, line: bytes) -> "dict[str, Any]":
         try:
@@ -238,7 +238,10 @@ class StateHolder:
         return {"ok": False, "why": why}
 
     def _reserve(self, connection: socket.socket, ask: "dict[str, Any]") -> "dict[str, Any]":
-        """`bytes`: of the state. `reserved`: of the GPU's memory by the trainer. `uuid`: of the state's GPU."""
+        """Reserve memory.
+
+        `bytes`: of the state. `reserved`: GPU memory taken by the trainer. `uuid`: of the state's GPU.
+        """
         size, now = int(ask["bytes"]), int(ask["reserved"])
         if self._gpu is None:
             return self._refused(self._fault)
@@ -247,7 +250,7 @@ class StateHolder:
         if self._state is not None:
             return {"ok": False, "why": "a state is held already"}
         count, later = self._gpus
-        grows = max(0, now - size) * max(0, count - later) // later  # a step's samples go to fewer GPUs
+        grows = max(0, now - size) * max(0, count - later) // later  # the same samples per step on fewer GPUs
         free, needed = self._gpu.free_bytes(), size + grows + MARGIN
         if free < needed:
             return self._refused(f"{needed >> 20} MiB would have to be free on the GPU, and {free >> 20} MiB are")
@@ -279,7 +282,7 @@ class StateHolder:
         return {"ok": True, "handle": self._gpu.handle(state.address)}
 
     def _done(self, connection: socket.socket, _ask: "dict[str, Any]") -> "dict[str, Any]":
-        """The next trainer has all of it."""
+        """Note that the next trainer has copied all of it."""
         state = self._state
         if state is not None and self._loads.get(connection) == state.token:
             state.loaded = True
@@ -290,7 +293,7 @@ class StateHolder:
         return state if state is not None and state.token == ask["token"] else None
 
     def _free_unsealed(self) -> None:
-        """Free what was reserved and never arrived; a sealed state may be all that there is of it."""
+        """Free a reservation that was never filled; a sealed state may be the only copy."""
         with self._lock:
             state = self._state
             if state is None or state.sealed:
@@ -302,7 +305,7 @@ class StateHolder:
 
 
 def words_to(pipe: int) -> Any:
-    """Return what writes one line to a pipe that the shim reads, and ignores that nobody reads it any more."""
+    """Return a function that writes one line to the shim's pipe and ignores a closed reader."""
 
     def report(words: str) -> None:
         with contextlib.suppress(OSError):

@@ -1,10 +1,9 @@
-"""Keeps the output of a training in two files, and reads it by its place in all that was ever printed.
+"""Keeps a training's output in two files, addressed by its offset in everything ever printed.
 
-Promises: an offset names one byte for ever, over all files that come and go; what is not kept any more is left out with
-words, and no two parts of lines are joined that were not one. A file is moved to `<path>.1` when it is full, at the end
-of a line where there is one, and the first line of the next one says how many bytes came before.
-Called by the shim, which writes it, and by what shows it: the endpoints and the local platform. The standard library
-only, from Python 3.8.
+Promises: an offset names the same byte forever, across rotations; discarded output is replaced by a sentence, and no
+two partial lines are joined that were not one. A full file is moved to `<path>.1`, at the end of a line if possible,
+and the first line of the next one says how many bytes came before. Called by the shim, which writes it, and by its
+readers: the endpoints and the local platform. Standard library only, Python 3.8.
 """
 
 import contextlib
@@ -21,12 +20,12 @@ Opener = Optional[Callable[[str, int], int]]
 
 
 class Part(NamedTuple):
-    """One of the two files; places are those in all that was ever printed."""
+    """One of the two files; offsets count everything ever printed."""
 
     file: "IO[bytes]"
     begin: int
     end: int
-    head: int  # bytes of its first line, where that is ours
+    head: int  # bytes of its first line, if we wrote that
 
 
 def open_as_it_is(path: str, flags: int) -> int:
@@ -35,20 +34,20 @@ def open_as_it_is(path: str, flags: int) -> int:
 
 
 def open_to_write(path: str, full: bool = False) -> "IO[bytes]":
-    """Open the newest file to write on. `full`: move it away first and begin the next one."""
+    """Open the newest file for appending. `full`: rotate it first."""
     if full and os.path.exists(path):
-        os.replace(path, path + OLD)  # first, as this makes room where the disk is full
+        os.replace(path, path + OLD)  # first, since this makes room on a full disk
     if not os.path.exists(path) and os.path.exists(path + OLD):
         with open(path + OLD, "rb") as old:
             before = _measure_part(old).end
         with open(path + NEW, "wb", buffering=0) as new:
             new.write(FIRST_LINE.format(before).encode())
-        os.replace(path + NEW, path)  # so that no reader meets it without its first line
+        os.replace(path + NEW, path)  # so that no reader sees it without its first line
     return open(path, "ab", buffering=0)
 
 
 def ends_open(path: str) -> bool:
-    """True if the last line of the file has no end, as that of a process that was killed."""
+    """Return whether the file's last line is unterminated, as after a killed process."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size:
             file.seek(-1, os.SEEK_END)
@@ -57,7 +56,7 @@ def ends_open(path: str) -> bool:
 
 
 def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[bytes, int]:
-    """Return about `limit` bytes from this place on, and the place behind them; nothing and 0 where there is no file.
+    """Return about `limit` bytes from this offset, and the next offset; nothing and 0 if there is no file.
 
     What is left out in between is named in a line of its own. A place below zero counts from the end.
     """
@@ -85,13 +84,13 @@ def read(path: str, offset: int, limit: int, opener: Opener = None) -> Tuple[byt
 
 
 def _find_parts(path: str, opened: "contextlib.ExitStack[Any]", opener: Opener) -> List[Part]:
-    """Return what is kept, oldest first."""
+    """Return the parts still kept, oldest first."""
     found = []
-    for name in (path, path + OLD):  # the newest first, as it may be moved meanwhile
+    for name in (path, path + OLD):  # the newest first, since it may be rotated meanwhile
         with contextlib.suppress(FileNotFoundError):
             found.append(_measure_part(opened.enter_context(_open_to_read(name, opener))))
     if len(found) < 2:
-        return found  # the newest, or the one before where that is just being begun
+        return found  # the newest, or the one before while the newest is being created
     newest, old = found
     return [old._replace(end=newest.begin), newest] if old.begin < newest.begin <= old.end else [newest]
 
@@ -101,7 +100,7 @@ def _open_to_read(path: str, opener: Opener) -> "IO[bytes]":
 
 
 def _measure_part(file: "IO[bytes]") -> Part:
-    size = file.seek(0, os.SEEK_END)  # not of a pipe, which is refused so
+    size = file.seek(0, os.SEEK_END)  # fails for a pipe, which is refused this way
     file.seek(0)
     first = _FIRST_LINE.match(file.read(len(FIRST_LINE) + 18))
     head = first.end() if first else 0

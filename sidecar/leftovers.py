@@ -1,9 +1,9 @@
-"""Finds the processes of a launch whose shim was killed: by what all that a trainer starts inherits.
+"""Finds the processes of a launch whose shim was killed, by what a trainer's descendants inherit.
 
-Promises: a process that its parent gave another environment and no open file, in a session of its own, is found, also
-one that was started a moment ago. Not found is what a service has started for the training, such as a container, and a
-process that sets its own limit of real-time CPU (RLIMIT_RTTIME) besides another environment. Standard library, Python
-3.8: `shim.py` loads it from its folder.
+Promises: a process is found even if it has another environment, no inherited files and its own session, and even if it
+was started a moment ago. Not found: what a service started for the training, such as a container, and a process that
+changes its environment and also sets its own real-time CPU limit (RLIMIT_RTTIME). Standard library, Python 3.8:
+`shim.py` loads it from its own folder.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import signal
 from typing import Iterator, Optional
 
 VARIABLE = b"RESHAPE_ANNOUNCE="
-ANNOUNCE = "announce"  # the file that it names
+ANNOUNCE = "announce"  # the file that the variable names
 LIMIT = b"Max realtime timeout"
 # Microseconds, some 70,000 years: it limits nothing, and no other program has a reason to choose it.
 LEAST_MARK = 1 << 61
@@ -23,13 +23,13 @@ LEAST_MARK = 1 << 61
 def mark_of(folder: str) -> int:
     """Return the number that marks the processes of the launch in this folder.
 
-    It is a limit of the kernel that nothing reaches: unlike a variable, a child keeps it whatever its parent clears.
+    It is set as a resource limit that is never reached: unlike a variable, a child keeps it whatever its parent clears.
     """
     return LEAST_MARK + int.from_bytes(hashlib.sha256(os.fsencode(folder)).digest()[:7], "big")
 
 
 def mark_this_process(number: int) -> None:
-    """Mark this process and all that it starts. Where the limit may not be set, the variable alone marks them."""
+    """Mark this process and its descendants. Where the limit may not be set, only the variable marks them."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (number, resource.getrlimit(resource.RLIMIT_RTTIME)[1]))
 
@@ -109,7 +109,7 @@ def _environment_of(pid: int) -> "list[bytes]":
 
 
 def _realtime_limit(pid: int) -> bytes:
-    """Return the limit of real-time CPU that acts on this process."""
+    """Return the real-time CPU limit of this process."""
     for line in _read_of_process(pid, "limits").splitlines():
         if line.startswith(LIMIT):
             return line[len(LIMIT) :].split()[0]
@@ -117,7 +117,7 @@ def _realtime_limit(pid: int) -> bytes:
 
 
 def _read_of_process(pid: int, name: str) -> bytes:
-    """Return what /proc says; nothing of a process that has ended or is another user's."""
+    """Return a /proc file's content; empty if the process has exited or is another user's."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
         return file.read()
     return b""

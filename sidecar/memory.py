@@ -1,13 +1,14 @@
-"""Keeps the checkpoint of a reshape in place in memory first; the disk gets it while the training goes on.
+"""Keeps the checkpoint of a reshape in place in memory first; it reaches the disk while the training continues.
 
-When a trainer is told to stop because it is to go on here with other GPUs, the shim offers it room in a folder of
-/dev/shm. What its hook saves there (`reshape_hooks/plain.py:InMemory`) a writer, this file as a process of its own,
-writes to the disk once the trainer has ended, and the next trainer loads it at once. Promises (`reliability.md` 4,
-"In memory first"): a copy is freed once it is on the disk or the launch ends; a writer that is killed or fails begins
-again; one whose shim is killed goes on, and the launch counts as running for so long. The shim waits for no disk here.
-Where the job keeps a GPU, the writer also holds what is in the GPU's memory (`gpu_memory.py`): it frees that once it is
-on the disk and the next trainer has it, and at the latest before the GPU can be another's.
-Standard library, Python 3.8: `shim.py` loads it from its folder.
+When a trainer is told to stop because it will continue here with other GPUs, the shim offers it room in a folder of
+/dev/shm. What its hook saves there (`reshape_hooks/plain.py:InMemory`), a writer (this file, run as its own process)
+writes to disk once the trainer has ended, and the next trainer loads it at once.
+
+Promises (`reliability.md` 4, "In memory first"): a copy is freed once it is on disk or the launch ends; a writer that
+is killed or fails is restarted; one whose shim is killed carries on, and the launch counts as running until it is done.
+The shim waits for no disk here. Where the job keeps a GPU, the writer also holds the state in that GPU's memory
+(`gpu_memory.py`): it frees it once it is on disk and the next trainer has it, and at the latest before the GPU can go
+to another job. Standard library, Python 3.8: `shim.py` loads it from its own folder.
 """
 
 import contextlib
@@ -31,26 +32,26 @@ from typing import Any
 
 SHM = "/dev/shm"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")
-ROOM, MANIFEST, HALF = "room", "manifest.json", ".tmp-*"  # HALF: of a trainer that was killed as it saved
-SHARE = 4  # at most one of so many free bytes is offered
-AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # until a writer that failed begins again
-HOLDER = "holder.sock"  # by which trainers reach what is held on a GPU
-TENSORS, BULK = "tensors.json", "tensors.bin"  # what of a state is held on a GPU, and its bytes once they are on a disk
+ROOM, MANIFEST, HALF = "room", "manifest.json", ".tmp-*"  # HALF: of a trainer killed while saving
+SHARE = 4  # offer at most 1/SHARE of the free bytes
+AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # before a failed writer is restarted
+HOLDER = "holder.sock"  # the socket through which trainers reach what is held on a GPU
+TENSORS, BULK = "tensors.json", "tensors.bin"  # what of a state is held on a GPU, and its bytes once on disk
 OPEN_S = 1.0  # for the writer to open the GPU before the trainer is told to stop
-LOOK_S = 0.05  # between two looks at whether the next trainer has taken what is on a GPU
-WRITE_AFTER_S = 15.0  # for that, before it is written
-HELD_PAUSE_S = 1.0  # between two tries to write what is on a GPU
-HELD_MOST_S = 60.0  # for all of them, where the shim has gone
+LOOK_S = 0.05  # how often to check whether the next trainer has taken the state on a GPU
+WRITE_AFTER_S = 15.0  # how long to wait for that before writing
+HELD_PAUSE_S = 1.0  # between two attempts to write what is on a GPU
+HELD_MOST_S = 60.0  # for all attempts, once the shim is gone
 
 
 def rank(name: str) -> "tuple[int, int]":
-    """Return generation and step; less than any for what is no name of a checkpoint."""
+    """Return generation and step; less than any for a name that is not a checkpoint's."""
     found = NAME.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else (-1, -1)
 
 
 def is_ours(folder: str) -> bool:
-    """True if it is a folder, no link, that only we may use."""
+    """Return whether it is a folder, not a symlink, that only we can access."""
     with contextlib.suppress(OSError):
         there = os.lstat(folder)
         return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid() and not there.st_mode & 0o077
@@ -58,7 +59,7 @@ def is_ours(folder: str) -> bool:
 
 
 def copies(folder: str, held: bool = False) -> "list[str]":
-    """Return the copies in this folder; `held`: only those that are not on the disk yet."""
+    """Return the copies in this folder; `held`: only those not on disk yet."""
     with contextlib.suppress(OSError):
         names = filter(NAME.fullmatch, os.listdir(folder) if is_ours(folder) else [])
         return [name for name in names if not (held and os.path.islink(os.path.join(folder, name, MANIFEST)))]
@@ -66,7 +67,7 @@ def copies(folder: str, held: bool = False) -> "list[str]":
 
 
 class MemoryCopy:
-    """What a shim has in memory for its next trainer. `writer`: the process that writes it to the disk, if one runs."""
+    """A shim's in-memory copies for its next trainer. `writer`: the process that writes them to disk, if one runs."""
 
     def __init__(self, shim: Any, say: Any, hooks: str) -> None:
         """`hooks`: the folder of `reshape_hooks`; without one no trainer is offered memory."""
@@ -74,7 +75,7 @@ class MemoryCopy:
         self.shim, self.say, self.lock = shim, say, -1
         self.writer: Any = None
         self.gpu = ""  # whose memory the writer may hold
-        self.listener: Any = None  # of the writer that is started next
+        self.listener: Any = None  # for the next writer
         self.again_at, self.pause_s, self.until = NEVER, AGAIN_S, NEVER
         env = {**os.environ, **launch.env}
         self.disk = os.path.join(launch.workdir, env.get("RESHAPE_CHECKPOINTS") or ".")
@@ -88,11 +89,11 @@ class MemoryCopy:
 
     @property
     def busy(self) -> bool:
-        """True if something is to be written, or will perhaps be."""
+        """Return whether something is, or may still be, left to write."""
         return self.writer is not None or self.again_at < NEVER
 
     def _adopt(self) -> None:
-        """Take over what a dead shim of this job has left here, if it is not on the disk, and remove the rest."""
+        """Take over what a dead shim of this job left here and is not on disk; remove the rest."""
         left = [folder for folder in glob.glob(glob.escape(self.job) + "*") if is_ours(folder) and self._take(folder)]
         left.sort(key=lambda folder: max(map(rank, copies(folder, held=True)), default=(-1, -1)))
         for folder in left:
@@ -105,7 +106,7 @@ class MemoryCopy:
             self.ended()
 
     def _take(self, folder: str) -> bool:
-        """Lock this folder; False if its shim or a writer lives."""
+        """Lock this folder; return False if its shim or a writer lives."""
         self._let_go()
         with contextlib.suppress(OSError):
             self.lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -119,9 +120,9 @@ class MemoryCopy:
         self.lock = -1
 
     def offer(self, gpu: str = "") -> bool:
-        """Let the trainer that is about to be told to stop save in memory; False where it may not.
+        """Let the trainer that is about to be told to stop save in memory; return False where it may not.
 
-        `gpu`: the one that it trains on first, if the next one does, too: its state may stay there.
+        `gpu`: the first GPU of this trainer, if it is also the next one's: its state may stay there.
         """
         self.shim.status["on_gpu"] = ""
         if self.off or self.busy or not self.shim.warm:
@@ -139,13 +140,13 @@ class MemoryCopy:
             with os.fdopen(os.open(self._room(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(str(max(0, room)))
             self._listen(gpu)
-        except OSError:  # it saves on the disk
+        except OSError:  # it saves on disk
             self.withdraw()
             return False
         return True
 
     def _listen(self, gpu: str) -> None:
-        """Let the trainer reach the writer before that runs: its GPU is opened while the trainer ends its step."""
+        """Let the trainer reach the writer before that runs: it opens the GPU while the trainer finishes its step."""
         path = os.path.join(self.folder, HOLDER)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -159,7 +160,7 @@ class MemoryCopy:
         return os.path.join(self.folder, ROOM)
 
     def withdraw(self) -> None:
-        """Offer nothing more. What is on a GPU is freed as soon as it is on the disk."""
+        """Withdraw the offer. What is on a GPU is freed as soon as it is on disk."""
         with contextlib.suppress(OSError):
             os.unlink(self._room())
         if self.gpu and self.writer:
@@ -167,9 +168,9 @@ class MemoryCopy:
                 os.kill(self.writer.pid, signal.SIGTERM)
 
     def write(self, wait: bool = False, gpus: "tuple[int, int]" = (1, 1)) -> None:
-        """Start a writer. `wait`: it begins when the trainer has ended, or this shim.
+        """Start a writer. `wait`: it begins once the trainer, or this shim, has ended.
 
-        `gpus`: how many the present trainer has and the next one will have, where one of them stays (`offer`).
+        `gpus`: how many the present trainer has and the next one will have, if one of them stays (`offer`).
         """
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), self.plain, self.folder, self.disk]
         command += [self.shim.launch.job_id, str(os.getpid())]
@@ -193,7 +194,7 @@ class MemoryCopy:
             return
         finally:
             if listener:
-                listener.close()  # a trainer sees at once that the writer has ended
+                listener.close()  # so that a trainer sees at once that the writer has ended
         if listener:
             os.set_blocking(self.writer.stdout.fileno(), False)
             self.shim.status["holder"] = {"pid": self.writer.pid, "gpu_id": self.gpu}
@@ -201,13 +202,13 @@ class MemoryCopy:
             self.writer.stdin.close()
 
     def prepare(self, gpus: "tuple[int, int]") -> None:
-        """Start the writer and let it open the GPU, for some tenths of a second in which the training still goes on."""
+        """Start the writer and let it open the GPU, for a few tenths of a second while the training still runs."""
         self.write(wait=True, gpus=gpus)
         if self.gpu and self.writer:
             select.select([self.writer.stdout], [], [], OPEN_S)
 
     def _hear(self) -> None:
-        """Read what the writer says of the GPU."""
+        """Read what the writer reports about the GPU."""
         said = b""
         if self.gpu and self.writer and self.writer.stdout:
             with contextlib.suppress(OSError):
@@ -220,13 +221,13 @@ class MemoryCopy:
                 self.shim.status["on_gpu"] = f"state does not stay on the GPU: {rest}"
 
     def let_go_of_gpu(self) -> None:
-        """End the writer if it may hold memory of a GPU: the GPU is another's from now on."""
+        """End the writer if it may hold GPU memory: the GPU is about to go to another job."""
         if self.gpu and self.writer and self.writer.returncode is None:
             with contextlib.suppress(OSError):
                 os.kill(self.writer.pid, signal.SIGKILL)
 
     def ended(self) -> None:
-        """The trainer has ended, so the disk gets what it has saved in memory; half of it is freed."""
+        """Write what the ended trainer saved in memory to disk; free incomplete saves."""
         with contextlib.suppress(OSError):
             os.unlink(self._room())
         self._hear()
@@ -242,11 +243,11 @@ class MemoryCopy:
             self.write()
 
     def newer(self, asked: str) -> str:
-        """Return the newest of this checkpoint and those that were in memory first; empty, as asked: of all."""
+        """Return the newest of this checkpoint and those that were in memory first; empty (any) stays empty."""
         return asked and max([asked, *copies(self.folder)], key=rank)
 
     def tick(self, now: float) -> None:
-        """See to the writer; when all ends, give it the time that a trainer has to save."""
+        """Look after the writer; when everything ends, give it the time that a trainer has to save."""
         shim = self.shim
         self._hear()
         if self.gpu:
@@ -257,7 +258,7 @@ class MemoryCopy:
             self.again_at, self.writer = now + self.pause_s if failed else NEVER, None
             self.pause_s = min(2 * self.pause_s, AGAIN_MOST_S) if failed else AGAIN_S
         if self.again_at < NEVER and (shim.ending or (shim.status["stop_asked"] and not shim.in_place)):
-            self.again_at = min(self.again_at, now + AGAIN_S)  # an end waits for it, not for long
+            self.again_at = min(self.again_at, now + AGAIN_S)  # the end waits for it, but not long
         if now >= self.again_at:
             self.again_at = NEVER
             self.write()
@@ -268,7 +269,7 @@ class MemoryCopy:
                 self.end()
 
     def _fence(self, now: float) -> None:
-        """Free the GPU in time where no trainer runs: at the end of its lease, or of this launch."""
+        """Free the GPU in time if no trainer runs: at the end of its lease or of this launch."""
         if self.shim.alive:
             return
         lease = self.shim.status["lease_deadline"] or NEVER
@@ -278,7 +279,7 @@ class MemoryCopy:
             self.let_go_of_gpu()
 
     def _gpu_is_free(self) -> None:
-        """The writer has ended, and with it what it held."""
+        """Note that the writer, and with it what it held, is gone."""
         self.gpu, self.shim.status["holder"] = "", None
         if self.writer.stdout:
             self.writer.stdout.close()
@@ -286,7 +287,7 @@ class MemoryCopy:
             self.shim.unlock_gpus()
 
     def end(self) -> None:
-        """Free the memory, whether what is there was written or not."""
+        """Free the memory, written or not."""
         self.again_at, self.off = NEVER, True
         if self.writer:
             with contextlib.suppress(OSError):
@@ -297,13 +298,13 @@ class MemoryCopy:
 
 
 def write_copies(plain: Any, folder: str, disk: str, job_id: str, holder: Any = None) -> None:
-    """Write what is in memory only to the disk, and put links to there in its place. Raises OSError.
+    """Write what is only in memory to disk, and replace it with links to there. Raises OSError.
 
     `holder`: has the tensors that are on a GPU (`gpu_memory.StateHolder`).
     """
     memory = plain.InMemory(folder, job_id, 0)
-    prefix = plain.TEMPORARY + "memory-"  # no trainer takes this for its own
-    for pattern in (f"{prefix}*", f"{plain.TEMPORARY}*{plain.OLD}"):  # a writer's that was killed; set aside by a stop
+    prefix = plain.TEMPORARY + "memory-"  # so that no trainer takes it for its own
+    for pattern in (f"{prefix}*", f"{plain.TEMPORARY}*{plain.OLD}"):  # left by a killed writer; set aside by a stop
         for doomed in glob.glob(os.path.join(glob.escape(disk), pattern)):
             shutil.rmtree(doomed, ignore_errors=True)
     for name in copies(folder, held=True):
@@ -315,14 +316,14 @@ def write_copies(plain: Any, folder: str, disk: str, job_id: str, holder: Any = 
             memory._set_aside(name, fault)
             sys.stderr.write(f"shim: checkpoint {name} was damaged in memory and is lost: {fault}\n")
     for bad in glob.glob(os.path.join(glob.escape(folder), plain.BAD + "*")):
-        os.makedirs(os.path.join(disk, os.path.basename(bad)), exist_ok=True)  # so that none begins from zero silently
+        os.makedirs(os.path.join(disk, os.path.basename(bad)), exist_ok=True)  # so that none silently starts from zero
     for name in copies(folder):
         with contextlib.suppress(OSError):  # set aside or removed meanwhile
             free(os.path.join(folder, name), os.path.join(disk, name))
 
 
 def write_copy(plain: Any, copy: Any, half: Any, holder: Any) -> "str | None":
-    """Write one copy to the disk and give it its name there; return why not, if it has changed meanwhile."""
+    """Write one copy to disk under its final name; return why not if it has changed meanwhile."""
     wanted = plain._manifest_at(copy)
     files = {name: content(copy / name) for name in wanted["files"]}
     if TENSORS in files:
@@ -338,7 +339,7 @@ def write_copy(plain: Any, copy: Any, half: Any, holder: Any) -> "str | None":
 
 
 def token(copy: str) -> str:
-    """Return by what a copy knows its tensors that are on a GPU; empty for one that has none."""
+    """Return the token of a copy's tensors on a GPU; empty if it has none."""
     path = os.path.join(copy, TENSORS)
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, encoding="utf-8") as file:
         return str(json.load(file)["token"])
@@ -346,14 +347,14 @@ def token(copy: str) -> str:
 
 
 def content(path: Any) -> Any:
-    """Return the bytes of a file without reading them yet."""
+    """Map a file's bytes without reading them yet."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def free(copy: str, written: str) -> None:
-    """Put links in the place of files, the manifest first: by it others see that this is a copy no more."""
-    if not os.path.exists(os.path.join(written, MANIFEST)):  # it was written before, and has been deleted since
+    """Replace files with links, the manifest first: its link tells others that this copy is on disk."""
+    if not os.path.exists(os.path.join(written, MANIFEST)):  # written before, and deleted since
         return shutil.rmtree(copy)
     for name in sorted(os.listdir(written), key=lambda name: name != MANIFEST):
         link = copy + ".link"
@@ -366,7 +367,7 @@ def free(copy: str, written: str) -> None:
 
 
 def load(name: str, path: str) -> Any:
-    """Return the module in this file, which is on no path."""
+    """Load the module in this file, which is not on `sys.path`."""
     spec: Any = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -375,7 +376,7 @@ def load(name: str, path: str) -> Any:
 
 
 class StateOnGpu:
-    """The part of a writer that holds a state on a GPU until it is on the disk and the next trainer has it."""
+    """The part of a writer that holds a state on a GPU until it is on disk and the next trainer has it."""
 
     def __init__(self, listener: int, gpus: "tuple[int, int]") -> None:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -389,9 +390,9 @@ class StateOnGpu:
         self.unwanted = True
 
     def let_restart(self, folder: str) -> None:
-        """Return once the next trainer has the state, or at the latest in some seconds: a busy disk slows its start.
+        """Return once the next trainer has the state, or after some seconds: a busy disk slows its start.
 
-        Not where it was never saved: its trainer was killed after it had handed it over.
+        Return at once if the state was never saved: its trainer was killed after handing it over.
         """
         if self.holder.token not in [token(os.path.join(folder, name)) for name in copies(folder)]:
             return
@@ -400,15 +401,18 @@ class StateOnGpu:
             time.sleep(LOOK_S)
 
     def linger(self) -> None:
-        """Return when no trainer will come for it any more."""
+        """Return once no trainer will come for the state any more."""
         while self.holder.wanted() and not self.unwanted:
             time.sleep(LOOK_S)
 
 
 def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str) -> None:
-    """`on_gpu`: nothing, or the descriptor of the holder's socket and the numbers of GPUs of now and next."""
+    """Write the copies, retrying while a state is only on the GPU.
+
+    `on_gpu`: nothing, or the descriptor of the holder's socket and the number of GPUs now and next.
+    """
     hold = StateOnGpu(int(on_gpu[0]), (int(on_gpu[1]), int(on_gpu[2]))) if on_gpu else None
-    sys.stdin.buffer.read()  # ends with the trainer, as the shim says, or with the shim
+    sys.stdin.buffer.read()  # EOF when the trainer ends, as the shim arranges, or with the shim
     if hold is not None:
         hold.let_restart(folder)
     plain = load("plain", path)
@@ -417,7 +421,7 @@ def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str
         try:
             write_copies(plain, folder, disk, job_id, hold and hold.holder)
             break
-        except Exception as fault:  # of a disk, or of the driver
+        except Exception as fault:  # from a disk or the driver
             tries += 1
             orphaned = os.getppid() != int(shim) and tries * HELD_PAUSE_S > HELD_MOST_S
             if hold is None or not hold.holder.holds() or orphaned:
@@ -425,7 +429,7 @@ def main(path: str, folder: str, disk: str, job_id: str, shim: str, *on_gpu: str
             if tries == 1:
                 sys.stderr.write(f"shim: a checkpoint is on the GPU only, and is written again later: {fault}\n")
                 sys.stderr.flush()
-            time.sleep(HELD_PAUSE_S)  # it is in this process alone, which must live for it
+            time.sleep(HELD_PAUSE_S)  # it is only in this process, which must live for it
     if hold is not None:
         hold.linger()
     if os.getppid() != int(shim) and is_ours(folder):

@@ -1,17 +1,14 @@
 """Defines and signs the messages between coordinator, sidecar and shim.
 
-The one module of the sidecar that other packages import. Pure: no I/O, no clock.
+The only module of the sidecar that other packages import. Pure: no I/O, no clock. It covers two wires:
+- HTTP between coordinator and sidecar, both ways, signed with the launch key (`reliability.md` 6). The signature covers
+  method, path and body; generation and command id are inside the body, so a captured call is useless under another
+  generation. No timestamps: clocks cannot be trusted.
+- JSON lines on the Unix socket between sidecar and shim. The shim is a single file that cannot import this module;
+  `ShimStatus` is what it writes there (test: `tests/contract/test_shim_wire.py`).
 
-Two wires use it:
-
-* HTTP between coordinator and sidecar, both ways, signed with the launch key (`reliability.md` 6).
-  The signature covers method, path and body; generation and command id are inside the body, so a captured call is
-  useless under another generation. No timestamp: clocks cannot be trusted.
-* JSON lines on the Unix socket between sidecar and shim. The shim is a single file that cannot
-  import this module; `ShimStatus` is what it writes there (test: `tests/contract/test_shim_wire.py`).
-
-All times in seconds. Times named `*_at` are CLOCK_BOOTTIME of the machine that runs the job: only
-their differences mean something on another machine.
+All times are in seconds. Times named `*_at` are CLOCK_BOOTTIME of the machine that runs the job: on another machine
+only their differences are meaningful.
 """
 
 from __future__ import annotations
@@ -23,14 +20,14 @@ from typing import Literal
 import msgspec
 
 VERSION = 1
-ENDLESS_LEASE_S = 1e8  # a lease that is longer, counted from now, ends no training
+ENDLESS_LEASE_S = 1e8  # a lease longer than this, from now, ends no training
 
 HEADER_JOB = "X-Reshape-Job"
 HEADER_LAUNCH = "X-Reshape-Launch"
 HEADER_SIGNATURE = "X-Reshape-Signature"
 
-STAYS = "state stays on GPU"  # with which `ShimStatus.on_gpu` begins
-HAD_TO_KILL = "had to kill"  # with which `ShimStatus.exit_note` begins if the shim sent SIGKILL
+STAYS = "state stays on GPU"  # prefix of `ShimStatus.on_gpu`
+HAD_TO_KILL = "had to kill"  # prefix of `ShimStatus.exit_note` if the shim sent SIGKILL
 
 Trainer = Literal["none", "running", "stopping", "frozen", "exited"]
 
@@ -66,7 +63,7 @@ class GpuReading(msgspec.Struct, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, omit_defaults=True):
-    """Resource usage of the trainer and its children, by control group or /proc (`resources/usage.py`)."""
+    """Resource usage of the trainer and its children, from control groups or /proc (`resources/usage.py`)."""
 
     cpu_cores: float | None = None  # mean over the last heartbeat interval
     memory: int | None = None  # bytes resident
@@ -78,7 +75,7 @@ class Usage(msgspec.Struct, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, omit_defaults=True):
-    """The newest checkpoint that was verified against its manifest."""
+    """The newest checkpoint verified against its manifest."""
 
     name: str  # a plain name inside the job's checkpoint folder
     step: int
@@ -97,14 +94,14 @@ class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class GpuHolder(msgspec.Struct):
-    """A process beside the trainers of a launch that may hold memory of one of their GPUs."""
+    """A process beside a launch's trainers that may hold memory of one of their GPUs."""
 
     pid: int
     gpu_id: str
 
 
 class ShimStatus(msgspec.Struct, omit_defaults=True):
-    """The shim's status: facts only, the coordinator judges them."""
+    """The shim's status: facts only, which the coordinator interprets."""
 
     version: int = VERSION
     shim_pid: int = 0
@@ -145,17 +142,17 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
 
     @property
     def leased(self) -> bool:
-        """True if the end of its lease ends this trainer."""
+        """Return whether the end of its lease ends this trainer."""
         return 0 < self.lease_deadline < (self.spawn_at or 0.0) + ENDLESS_LEASE_S
 
     @property
     def waits(self) -> str:
-        """`ready` if an interpreter waits for the next start, `begins` while one prepares to, else empty."""
+        """Return `ready` if an interpreter waits for the next start, `begins` while one prepares to, else empty."""
         return next((word for word in ("ready", "begins") if self.warm.startswith(word)), "")
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Sidecar -> coordinator, `POST /v1/heartbeats`: every 5 s and at once when something changed."""
+    """Sidecar -> coordinator, `POST /v1/heartbeats`: every 5 s, and at once after a change."""
 
     version: int = VERSION
     job_id: str
@@ -181,7 +178,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def unwritten(self) -> bool:
-        """True if a checkpoint was in memory that is newer than all that are known to be on the disk."""
+        """Return whether a checkpoint in memory is newer than all known to be on disk."""
         copy, saved = self.shim.in_memory, self.checkpoint
         return copy is not None and (saved is None or copy.newer_than(saved))
 
@@ -237,7 +234,7 @@ class OutputCall(msgspec.Struct, kw_only=True):
 
 
 class Output(msgspec.Struct):
-    """The answer to `OutputCall`: `data` (base64) and the next offset, as `kept_output.read` returns them."""
+    """Answer to `OutputCall`: `data` (base64) and the next offset, as `kept_output.read` returns them."""
 
     data: bytes
     offset: int
@@ -298,17 +295,17 @@ class NodeReply(msgspec.Struct, omit_defaults=True):
 
 
 def command_id(job_id: str, generation: int, verb: str) -> str:
-    """Return the id of a command: derived, so a repeated command has the same id (`reliability.md` 3)."""
+    """Return a command's id, derived so that a repeated command has the same id (`reliability.md` 3)."""
     return f"{job_id}:{generation}:{verb}"
 
 
 def launch_key(master: bytes, uid: str, launch: int) -> bytes:
-    """Return the key of one launch of one job: derived, so it survives the loss of the database."""
+    """Return the key of one launch of a job, derived so that it survives the loss of the database."""
     return hmac.digest(master, f"{uid}|{launch}".encode(), "sha256").hex().encode()
 
 
 def launch_token(master: bytes, uid: str, launch: int) -> bytes:
-    """Return the operator's token of one launch, valid for no other: on a cluster it lies in a user's namespace."""
+    """Return the operator's token for one launch, valid for no other: on a cluster it is in a user's namespace."""
     return hmac.new(master, f"operator token\n{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
 
 
@@ -318,12 +315,12 @@ def sign(key: bytes, method: str, path: str, body: bytes) -> str:
 
 
 def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:
-    """True if `signature` is valid, compared in constant time."""
+    """Return whether `signature` is valid, compared in constant time."""
     return hmac.compare_digest(sign(key, method, path, body).encode(), signature.encode("utf-8", "replace"))
 
 
 def refusal(body: bytes, otherwise: str) -> str:
-    """Return the coordinator's sentence out of {"error": sentence} or {"error": {"sentence": …}}."""
+    """Return the coordinator's sentence from {"error": sentence} or {"error": {"sentence": …}}."""
     try:
         error = msgspec.json.decode(body).get("error")
         sentence = error.get("sentence") if isinstance(error, dict) else error

@@ -1,7 +1,7 @@
 """Serves the log of a job whose pod is gone, until it is told to end: `python -m sidecar.reader --keys K`.
 
-Promise: answers `/v1/output` to the holder of the launch key, as a sidecar does, and nothing else; changes nothing.
-The launcher starts it in a pod of its own that mounts the job's checkpoints read-only
+Promise: answers `/v1/output` to the holder of the launch key, as a sidecar does, and nothing else; changes nothing. The
+launcher starts it in a separate pod that mounts the job's checkpoints read-only
 (`launcher/cluster/pods/log_reader.py`).
 """
 
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 async def serve(settings: SidecarSettings) -> None:
-    """Serve until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    """Serve until SIGTERM or SIGINT. Raises `ConfigError` if it cannot listen on the address."""
     sockets, url = listen(settings.launch)
     server, end = make_reader(settings), asyncio.Event()
     server.add_sockets(sockets)

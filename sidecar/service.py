@@ -1,7 +1,7 @@
 """Runs one sidecar: feeds events to `core.step` and carries out its instructions.
 
-Promises: stateless, so a restarted one continues the work; the event loop never waits for a disk, a driver or the
-coordinator, so none of these that hangs can keep a lease from being renewed. Started by `__main__.py`; the endpoints
+Promises: stateless, so a restarted sidecar continues the work; the event loop never waits for a disk, a driver or the
+coordinator, so a hang in any of them cannot keep a lease from being renewed. Started by `__main__.py`; the endpoints
 (`endpoints/server.py`) read its state and use its connection to the shim.
 """
 
@@ -49,10 +49,10 @@ from sidecar.startup import log_format, preflight
 
 log = logging.getLogger("sidecar")
 
-LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; where the shim tells of all that matters
-WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; most of the time that they may take
-SOURCE_S = 2.0  # for a look at the files of the training's code
-FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
+LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; when the shim reports all that matters
+WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; share of time that checks may take
+SOURCE_S = 2.0  # to check the files of the training's code
+FAREWELL_S = 2.0  # for the last heartbeat once told to end
 SILENT = "NVML does not answer any more: check the NVIDIA driver of this machine"
 
 
@@ -62,7 +62,7 @@ def boottime() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """The last measurement; `at` in seconds of CLOCK_BOOTTIME."""
+    """The last measurement; `at` is in seconds of CLOCK_BOOTTIME."""
 
     at: float
     usage: Usage = field(default_factory=Usage)
@@ -70,13 +70,13 @@ class Sample:
 
 
 class Sidecar:
-    """One sidecar: its state, its connections and what it measures."""
+    """One sidecar: its state, connections and measurements."""
 
     def __init__(self, settings: SidecarSettings, url: str) -> None:
-        """`url`: of the endpoints."""
+        """Set up a sidecar; `url` is that of its endpoints."""
         launch = settings.launch
         self.settings, self.url = settings, url
-        # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
+        # Sequence numbers start from the clock, so no recorded answer to an earlier sidecar process matches.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._boot = f"{boot}/{launch.pod_uid}" if launch.pod_uid else boot
         self.state = core.SidecarState(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
@@ -90,24 +90,24 @@ class Sidecar:
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
         self._reading, self._read_at = asyncio.Lock(), 0.0
-        self._met = False  # whether the shim has said what runs: before, the output cannot be dated
+        self._met = False  # whether the shim has said what runs: until then the output cannot be dated
         self._unfit = ""  # as `preflight` says
-        self._late = True  # until the output was read to its end once
-        self._unread: core.NewGeneration | None = None  # whose output is somewhere in what is still to be read
+        self._late = True  # until the output has been read to its end once
+        self._unread: core.NewGeneration | None = None  # its output starts somewhere in what is still unread
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
         self._driver = HangWatch(max(LOOK_S, launch.heartbeat_s))
-        self.meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
+        self.meter = UsageMeter(network=launch.pod and launch.port != 0)  # else it would count the machine's traffic
         self._limiter = limits.for_launch(settings.folder.name, launch.pod)
         self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
         self.release = ReleaseProof(self._probe, self._sampler)
         self._running: set[asyncio.Task[None]] = set()
-        self._wakes_at, self._under_way = 0.0, 0  # the timer; how much is done for the next heartbeat
+        self._wakes_at, self._under_way = 0.0, 0  # the timer; tasks under way before the next heartbeat
         self._leaving, self._measure_now = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        """Work until `end`. An error ends the process; the shim starts another."""
+        """Work until `end`. An error ends the process; the shim starts another one."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._timer = self._loop.call_soon(self._wake)
@@ -122,13 +122,13 @@ class Sidecar:
             one.result()
 
     def end(self) -> None:
-        """Send what the coordinator still lacks, then let `run` return."""
+        """Send what the coordinator has not received yet, then let `run` return."""
         self._leaving.set()
 
     async def _farewell(self) -> None:
         await self._leaving.wait()
         until = boottime() + FAREWELL_S
-        try:  # the shim ends us at the same moment at which it learns of the trainer's end
+        try:  # the shim ends us as soon as it learns of the trainer's end
             await self.shim.ask({"do": "status"}, FAREWELL_S)
         except ShimUnreachable:
             pass
@@ -136,7 +136,7 @@ class Sidecar:
             await asyncio.sleep(0.02)
 
     def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
-        """Return a heartbeat with everything known and the given status of the shim."""
+        """Return a heartbeat with everything known and the given shim status."""
         launch, saved = self.settings.launch, core.newest_save(self.state, shim)
         return Heartbeat(
             job_id=launch.job_id, launch=launch.launch, member=launch.member, seq=seq, url=self.url,
@@ -200,7 +200,7 @@ class Sidecar:
                 self._new_generation(instruction)
 
     def _new_generation(self, begun: core.NewGeneration) -> None:
-        """Begin another trainer's output; all earlier output was read, unless this sidecar started after it."""
+        """Begin another trainer's output; all earlier output has been read, unless this sidecar started later."""
         log_format.identify(generation=begun.generation)
         self._source, self.edited = self._source_watch(), []
         self._start(self._know_source(boottime() - begun.spawn_at))
@@ -211,7 +211,7 @@ class Sidecar:
             self.reader.new_output(begun.generation)
 
     def _source_watch(self) -> SourceWatch | PodSourceWatch:
-        """Return what knows whether the code of the trainer that begins now is edited."""
+        """Return what watches whether the code of the new trainer is edited."""
         launch, folder = self.settings.launch, self.settings.folder
         if launch.pod:
             return PodSourceWatch(folder)
@@ -248,19 +248,19 @@ class Sidecar:
                     self.reader.saved_step(found.name, found.step)
             for held in await self.release.wait(self.holder) if end[1] is not None else ():
                 log.warning("%s", held)
-        except Exception:  # an end that is never reported would keep the job and its GPUs for ever
+        except Exception:  # an end that is never reported would hold the job and its GPUs forever
             log.exception("output or checkpoints could not be read; the end is reported without them")
         self.handle(core.EndInspected(boottime(), end, found))
 
     async def _count_passed_over(self) -> None:
-        """Look for the last step of the trainer in what it printed faster than it could be read."""
+        """Look for the trainer's last step in output that came faster than it could be read."""
         if self._tail.passed_over and self.settings.progress_file is None:
             async with self._reading:
                 await asyncio.to_thread(self.reader.find_newest_count, self._tail.backwards(), boottime())
 
     @property
     def holder(self) -> GpuHolder | None:
-        """The process that holds memory of a GPU between two trainers, if there is one."""
+        """Return the process that holds GPU memory between two trainers, if any."""
         return self.state.shim.holder if self.state.shim else None
 
     async def _judge(self) -> str:
@@ -273,7 +273,7 @@ class Sidecar:
     # what is read and measured
 
     def _set_timer(self) -> None:
-        """Wake when output is to be read, or a heartbeat is due."""
+        """Set the timer to wake when output is to be read or a heartbeat is due."""
         idle = self.state.shim is None or self.state.sent_at is not None
         at = self._look_at() if idle else min(self._look_at(), self.state.due_at)
         if at != self._wakes_at:
@@ -282,7 +282,7 @@ class Sidecar:
             self._timer = self._loop.call_later(at - boottime(), self._wake)
 
     def _look_at(self) -> float:
-        # Of a file of progress or an announcement nobody tells.
+        # Nobody notifies us of a progress file or an announcement.
         told = self.settings.progress_file is None and self.state.hook and self.state.first_step_at is not None
         return self._read_at + (CALM_LOOK_S if told else LOOK_S)
 
@@ -298,9 +298,9 @@ class Sidecar:
             self._ended.set_exception(fault)
 
     async def read_on(self) -> None:
-        """Read to the end before another trainer prints, so that an earlier launch's output is not taken for its own.
+        """Read to the end before another trainer prints, so that earlier output is not attributed to it.
 
-        Opens the file again first, which refreshes a network file system's view of it.
+        Reopens the file first, which refreshes a network file system's view of it.
         """
         with contextlib.suppress(OSError), Path(self.settings.launch.output).open("rb"):
             pass
@@ -317,7 +317,7 @@ class Sidecar:
             else:
                 while piece := self._tail.read():
                     self._feed(piece, boottime() if at is None else at)
-                    at = None  # what comes after this piece may be newer
+                    at = None  # what follows this piece may be newer
                     if len(piece) >= PIECE:
                         await asyncio.sleep(0)
                 if self._unread is not None:  # it has printed nothing yet
@@ -329,12 +329,12 @@ class Sidecar:
         self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, *said))
 
     def _feed(self, piece: bytes, at: float) -> None:
-        """Feed a piece of the output, with the point in it at which the present trainer's output begins."""
+        """Feed a piece of the output, splitting it where the current trainer's output begins."""
         begun = None if self._unread is None else self._unread.output_from
         if begun is not None and begun <= self._tail.began + len(piece):
             cut = begun - self._tail.began
             self.reader.feed(piece[: max(0, cut)], at, self._late)
-            self._begins(cut >= 0)  # else it began in what was passed over
+            self._begins(cut >= 0)  # else it began in a skipped part
             piece = piece[max(0, cut) :]
         self.reader.feed(piece, at, self._late)
 
@@ -355,12 +355,12 @@ class Sidecar:
             self.reader.line(content.decode("utf-8", "replace"), boottime(), self._late)
 
     async def _watch(self) -> None:
-        """Verify checkpoints while training goes on, more rarely the longer it takes."""
+        """Verify checkpoints while training runs, less often the longer that takes."""
         watch, pause = self._checkpoints, WATCH_S
         while True:
             await asyncio.sleep(pause)
             shim = self.state.shim
-            if watch is None or shim is None or shim.trainer != "running":  # of one that stops the end is inspected
+            if watch is None or shim is None or shim.trainer != "running":  # a stopping one is inspected at its end
                 continue
             began = boottime()
             with self._before_beat():
@@ -374,13 +374,13 @@ class Sidecar:
             pause = max(core.until_beat(self.state, now) if known else WATCH_S, (now - began) / WATCH_SHARE)
 
     async def _know_source(self, ago_s: float) -> None:
-        """Take the files of the training's code as they are for those that its trainer runs."""
+        """Take the current files of the training's code as those that its trainer runs."""
         await asyncio.to_thread(self._source.begin, ago_s)
 
     async def look_at_source(self) -> list[str]:
-        """Return the names of the files of the training's code that have changed since it was started, if known."""
+        """Return the names of the code files that have changed since the trainer started, if known."""
         source = self._source
-        with contextlib.suppress(TimeoutError, OSError, ValueError):  # what was known stays
+        with contextlib.suppress(TimeoutError, OSError, ValueError):  # keep what was known
             async with asyncio.timeout(SOURCE_S):
                 found = await asyncio.to_thread(source.edited)
                 self.edited = found if source is self._source else self.edited
@@ -395,7 +395,7 @@ class Sidecar:
 
     @contextlib.contextmanager
     def _before_beat(self) -> Iterator[None]:
-        """Send the heartbeat that is about to be due once all that is done for it in here is done."""
+        """Send the heartbeat that is about to be due once all work for it has finished."""
         self._under_way += 1
         yield
         self._under_way -= 1
@@ -404,7 +404,7 @@ class Sidecar:
 
     async def _measure(self) -> None:
         while True:
-            if self.settings.apart:  # only the shim can count what its container uses
+            if self.settings.apart:  # only the shim can measure its container
                 with contextlib.suppress(ShimUnreachable):
                     await self.shim.ask({"do": "status"})
             if self.state.shim is not None:
@@ -418,7 +418,7 @@ class Sidecar:
             await _heard(self._measure_now, self._next_sample_s())
 
     def _next_sample_s(self) -> float:
-        """Return the seconds to the next sample, at most to the end of the limit, which is lifted then."""
+        """Return the seconds until the next sample, at most until the limit expires, which lifts it."""
         now = boottime()
         usual, left = core.until_beat(self.state, now) if self.state.shim else LOOK_S, self._limit.until - now
         return min(usual, left) if left > 0 else usual
@@ -441,7 +441,7 @@ class Sidecar:
         return Sample(at, usage, tuple(self._probe.read(gpu_ids, usage, pids)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:
-        """Return the last readings of the GPUs it has now, as unhealthy if the driver hangs."""
+        """Return the last readings of its current GPUs, marked unhealthy if the driver hangs."""
         readings = [reading for reading in self.sample.gpus if reading.gpu_id in shim.gpu_ids]
         if not self._driver.hangs(self.sample.at, boottime()):
             return readings
@@ -449,7 +449,7 @@ class Sidecar:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         running = asyncio.ensure_future(work)
-        self._running.add(running)  # the loop itself holds it only weakly
+        self._running.add(running)  # the loop holds only a weak reference
         running.add_done_callback(self._finished)
 
     def _finished(self, work: asyncio.Task[None]) -> None:
@@ -459,7 +459,7 @@ class Sidecar:
 
 
 async def _heard(event: asyncio.Event, most_s: float) -> None:
-    """Wait for the event, at most so long. Not `wait_for`, which makes a task of it."""
+    """Wait for the event, at most `most_s`. Not `wait_for`, which creates a task."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(most_s):
             await event.wait()

@@ -1,11 +1,13 @@
-"""Runs one training process as its parent, and restarts it with other GPUs on command.
+"""Runs one training process as its parent and restarts it with other GPUs on command.
 
-Promises: the trainer runs only under the newest generation commanded, on the GPUs given to it, until its lease ends;
-when the shim reports `exited`, no process of it is left. If the shim dies the kernel kills the trainer, and the next
-shim or `--end` on the folder its children. Called by the launch playbook, or as a container's first process (`pod` in
-launch.json): then its exit status is its trainer's, and a restarted container goes on where it was. The sidecar
-commands it over a Unix socket, where it writes `sidecar.protocol.ShimStatus`. Imports only the standard library and
-runs as `python3 -I -S shim.py` on Python 3.8: it lives in the user's image. One thread; times are CLOCK_BOOTTIME.
+Promises: the trainer runs only under the newest generation commanded, on the GPUs granted to it, until its lease ends;
+once the shim reports `exited`, none of its processes is left. If the shim dies, the kernel kills the trainer; the next
+shim, or `--end` on the folder, kills the trainer's children.
+
+Started by the launch playbook, or as a container's first process (`pod` in launch.json): it then exits with the
+trainer's exit status, and a restarted container resumes where it was. The sidecar commands it over a Unix socket, on
+which it writes `sidecar.protocol.ShimStatus`. Runs in the user's image as `python3 -I -S shim.py`: standard library
+only, Python 3.8. One thread; times are CLOCK_BOOTTIME.
 """
 
 import argparse
@@ -25,20 +27,20 @@ import time
 from typing import IO, Any, Iterable, Iterator
 
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
-MOST_ANNOUNCED = 16 * 1024 * 1024  # bytes: each process adds some 50, and a sweep may have as many as it likes
-MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
-TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
-IDLE_S = 5.0  # what a command leaves behind that has done nothing for so long is no training
-BUSY = 0.2  # of a core: with less a process does nothing
-STUCK_S = 60.0  # without any work before what has saved is killed at its end
-CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
-OWN_LINE = b"\x1e"  # as in `reshape_hooks/plain.py`: what follows is to begin a line
-MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
-WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
+MOST_ANNOUNCED = 16 * 1024 * 1024  # bytes: each process adds about 50, and a sweep may start any number of processes
+MOST_COMMANDS = 64  # a command forgotten after this many newer ones is refused as outdated
+TICK_S, STRAGGLERS_S = 0.1, 5.0  # clock polling; for processes that outlive an unstopped trainer
+IDLE_S = 5.0  # a process left behind that has been idle this long is not training
+BUSY = 0.2  # of a core: below this a process counts as idle
+STUCK_S = 60.0  # without any work, after which a process that has saved but hangs at exit is killed
+CALM_S, CALM_TICK_S = 30.0, 5.0  # a trainer undisturbed this long is polled, read and reported on less often
+OWN_LINE = b"\x1e"  # as in `reshape_hooks/plain.py`: what follows must start a new line
+MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output per CALM_TICK_S that call for reading this often
+WAIT_BY_S = 10.0  # for an interpreter to reach our hooks and wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
 ENDLESS_LEASE_S = 1e8  # as in `sidecar/protocol.py`
-SAVES_S, SAVES_MOST_S = 10.0, 600.0  # a kill waits while files of checkpoints have changed within; at most so long
-LOOK_S, MOST_FILES = 1.0, 50_000  # between two looks at those, and how many are looked at
+SAVES_S, SAVES_MOST_S = 10.0, 600.0  # a kill waits while checkpoint files change, at most this long
+LOOK_S, MOST_FILES = 1.0, 50_000  # how often to check those files, and how many of them
 SOURCE_SOCKET = "source.sock"  # as in `source_watch.py`
 HAD_TO_KILL = "had to kill"  # as in `sidecar/protocol.py`
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
@@ -52,7 +54,7 @@ FRESH: "dict[str, Any]" = {
 
 
 class Refused(Exception):
-    """A request was refused: a sentence, and 409 if the caller's view of the job is outdated."""
+    """Raised when a request is refused: a sentence, and 409 if the caller's view of the job is outdated."""
 
 
 def boottime() -> float:
@@ -65,7 +67,7 @@ def say(sentence: str) -> None:
 
 
 def send(pid: int, sign: int) -> None:
-    """Signal a process, or a group if `pid` is negative. Ignores one that is gone; one that stays is found later."""
+    """Signal a process, or a group if `pid` is negative. Ignores one that is gone; a survivor is noticed later."""
     with contextlib.suppress(OSError):
         os.kill(pid, sign)
 
@@ -78,7 +80,7 @@ def everybody(name: str) -> "Iterator[tuple[int, bytes]]":
 
 
 def born(pid: int) -> "tuple[int, int]":
-    """Return the parent of a living process and its start in ticks of the kernel; (0, 0) of one that has ended."""
+    """Return a living process's parent and start time in kernel ticks; (0, 0) once it has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return (0, 0) if fields[0] in b"ZX" else (int(fields[1]), int(fields[19]))
@@ -86,7 +88,7 @@ def born(pid: int) -> "tuple[int, int]":
 
 
 def killed_by_sigkill(pid: int) -> bool:
-    """Return whether this process has ended by SIGKILL and its parent has not taken note of that yet."""
+    """Return whether this process was ended by SIGKILL and its parent has not reaped it yet."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return fields[0] == b"Z" and os.WTERMSIG(int(fields[49])) == signal.SIGKILL
@@ -94,7 +96,7 @@ def killed_by_sigkill(pid: int) -> bool:
 
 
 def answers_sigterm(pid: int, how: str) -> bool:
-    """True if this process handles SIGTERM (`how` is SigCgt) or ignores it (SigIgn)."""
+    """Return whether this process handles SIGTERM (`how` is SigCgt) or ignores it (SigIgn)."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
         masks = [int(line.split()[1], 16) for line in file if line.startswith(f"{how}:")]
         return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
@@ -102,7 +104,7 @@ def answers_sigterm(pid: int, how: str) -> bool:
 
 
 def wanted_s(pid: int) -> float:
-    """Return the CPU seconds that a process has had or waited for: on a full machine it gets few."""
+    """Return the CPU seconds that a process has used or waited for: on a full machine it gets little."""
     found = 0
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -129,7 +131,7 @@ def family(strangers: "list[Child]") -> "dict[int, str]":
 
 
 def size_of(folder: str) -> "tuple[int, int]":
-    """Return how many files are in a folder and those in it, and their bytes."""
+    """Return the number of files below a folder, and their total size in bytes."""
     count = size = 0
     for here, _, names in os.walk(folder):
         for name in names[: MOST_FILES - count]:
@@ -139,7 +141,7 @@ def size_of(folder: str) -> "tuple[int, int]":
 
 
 def unfit(launch: argparse.Namespace) -> str:
-    """Return why the command certainly cannot be started, as a sentence; empty if it may start."""
+    """Return a sentence on why the command certainly cannot start; empty if it may."""
     home, program, env = launch.workdir, launch.command[0], {**os.environ, **launch.env}
     if not os.path.isdir(home):
         return f"no such folder: {home}; correct the job's `code`"
@@ -159,21 +161,21 @@ def unfit(launch: argparse.Namespace) -> str:
 
 
 def locate(program: str, home: str, env: "dict[str, str]") -> "str | None":
-    """Return the file that would be executed, found as the kernel and `execvp` find it."""
+    """Return the file that would be executed, resolved as the kernel and `execvp` do."""
     places = [""] if "/" in program else os.get_exec_path(env)
     files = list(filter(os.path.isfile, (os.path.join(home, place, program) for place in places)))
     return next((file for file in files if os.access(file, os.X_OK)), files[0] if files else None)
 
 
 def startup_folder() -> str:
-    """Return the folder that loads `reshape_hooks` into a Python, beside us or our package; empty without one."""
+    """Return the folder that loads `reshape_hooks` into a Python, beside us or our package; empty if there is none."""
     here = os.path.dirname(os.path.abspath(__file__))
     beside = (os.path.join(folder, "reshape_hooks", "startup") for folder in (here, os.path.dirname(here)))
     return next(filter(os.path.isdir, beside), "")
 
 
 def part(name: str) -> Any:
-    """Return the module in the file of that name beside us, which is on no path; None without one."""
+    """Load the module of that name from its file beside us, which is not on `sys.path`; None if there is none."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"sidecar.{name}", path)
     if not os.path.exists(path) or spec is None or spec.loader is None:
@@ -188,27 +190,31 @@ FILTER, OUTPUT, LEFTOVERS = map(part, ("device_filter", "kept_output", "leftover
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
-    """A child in its own session with a bounded log. Dies with the thread that made it, so make it in the main one."""
+    """A child in its own session with a bounded log.
+
+    Dies with the thread that made it: create it in the main thread.
+    """
 
     def __init__(
         self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool,
         wait: "int | None" = None, gpus: "Iterable[int]" = (), entrance: str = "",
     ) -> None:  # fmt: skip
-        """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins.
+        """Start the child.
 
-        `gpus`: the locks of those that it uses, which it and its children hold as long as they live. `entrance`: of the
-        control group in which they are.
+        `wait`: the connection of a waiting interpreter, whose output is not logged before it begins. `gpus`: the locks
+        of its GPUs, which it and its children hold as long as they live. `entrance`: the file through which they enter
+        their control group.
         """
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
-        self.came = 0.0  # bytes of about the last CALM_TICK_S
+        self.came = 0.0  # bytes in about the last CALM_TICK_S
         (pipe, writer), parent = os.pipe(), os.getpid()
         self.log: IO[bytes] = OUTPUT.open_to_write(path)
         if self.begun:
             self._end_open_line()
         passed = [shim.lock, *gpus, *([] if wait is None else [wait])]
         os.set_blocking(pipe, False)
-        with contextlib.suppress(OSError):  # so that a trainer that suddenly prints much does not wait for us
+        with contextlib.suppress(OSError):  # so that a burst of output does not make the trainer wait for us
             fcntl.fcntl(pipe, 1031, 256 * 1024)  # F_SETPIPE_SZ, which Python 3.8 does not name
         self.pipe = open(pipe, "rb", buffering=0)
 
@@ -223,9 +229,9 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                 with contextlib.suppress(OSError), open(entrance, "w") as file:
                     file.write("0")  # ourselves
             if wait is not None:
-                signal.setitimer(signal.ITIMER_REAL, WAIT_BY_S)  # ends it unless our hooks come first and stop it
+                signal.setitimer(signal.ITIMER_REAL, WAIT_BY_S)  # kills it unless our hooks start first and cancel this
 
-        ours = os.fstat(pipe)  # by which a hook sees that what it prints is read here
+        ours = os.fstat(pipe)  # tells a hook that its stdout is read here
         env = {**env, "RESHAPE_OUTPUT": f"{ours.st_dev}:{ours.st_ino}"}
         with open(writer, "wb") as output:
             super().__init__(
@@ -235,7 +241,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         self.watch(True)
 
     def watch(self, watched: bool) -> None:
-        """Let the loop read when there is output, or leave it in the pipe."""
+        """Let the loop read output as it arrives, or leave it in the pipe."""
         if watched and not self.watched:
             self.shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
         elif self.watched and not watched:
@@ -243,7 +249,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         self.watched = watched
 
     def read(self) -> bool:
-        """Log one piece of output; False if there is none now. A full disk loses only text."""
+        """Log one piece of output; return False if there is none now. A full disk loses only text."""
         data = None if self.pipe.closed else self.pipe.read(select.PIPE_BUF)
         if data == b"":
             self.watch(False)
@@ -254,12 +260,12 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         return bool(data)
 
     def keep(self, data: bytes) -> None:
-        """Log what was printed or reported just now."""
+        """Log what was just printed or reported."""
         now = boottime()
         data = self._on_own_lines(data)
         self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
         is_open = bool(self.tail) and not self.tail.endswith(b"\n")
-        rest = data.find(b"\n") + 1 if is_open else 0  # of a line that the file before would have half
+        rest = data.find(b"\n") + 1 if is_open else 0  # of a line that the previous file would hold half of
         self.tail, self.wrote_at = (self.tail + data)[-2048:], now
         try:
             size = self.log.tell() + len(data)
@@ -271,13 +277,13 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                 self.log = following
                 self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
             self.log.write(data[rest:] if full else data)
-            if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us
+            if self.tee and select.select([], [1], [], 0)[1]:  # a stalled reader of our stdout must not block us
                 os.write(1, data)
         except OSError as fault:
             say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
 
     def _on_own_lines(self, data: bytes) -> bytes:
-        """Begin a line for each report of a hook where what was printed before it has not ended its own."""
+        """Start a new line for each hook report if the output before it did not end one."""
         begun, *reports = data.split(OWN_LINE)
         for report in reports:
             before = begun or self.tail
@@ -285,7 +291,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         return begun
 
     def open_log(self) -> None:
-        """Open the log where it is now: another child may have begun a new one meanwhile."""
+        """Reopen the log: another child may have rotated it meanwhile."""
         self.log.close()
         self.log = OUTPUT.open_to_write(self.path)
         self._end_open_line()
@@ -295,14 +301,14 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             self.log.write(b"\n")
 
     def begin(self) -> None:
-        """Log what comes from now on: a waiting interpreter becomes the trainer."""
+        """Start logging: a waiting interpreter becomes the trainer."""
         while self.read():
             pass
         self.begun = True
 
 
 class ReportPipe:
-    """The pipe in F by which hooks report whose output goes elsewhere, as to `tee` or to a file."""
+    """The pipe in F through which hooks report when their output goes elsewhere, such as to `tee` or a file."""
 
     def __init__(self, shim: "Shim", open_to_all: bool) -> None:
         self.shim, self.path, self.pipe, self.watched = shim, os.path.abspath("reports"), -1, False
@@ -311,13 +317,13 @@ class ReportPipe:
                 os.unlink(self.path)
             os.mkfifo(self.path, 0o600)
             os.chmod(self.path, 0o622 if open_to_all else 0o600)
-            self.pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # a writer of our own: it never ends
+            self.pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # we hold a write end, so it never reaches EOF
             fcntl.fcntl(self.pipe, 1031, 256 * 1024)
         except OSError as fault:
             say(f"hooks can report only by what they print: {self.path} cannot be made ({fault.strerror})")
 
     def read(self) -> None:
-        """Log what has come, whole lines, behind what the trainer has printed. The loop reads on while much happens."""
+        """Log whole lines that have arrived, after the trainer's own output. The loop keeps reading during bursts."""
         data, trainer = b"", self.shim.trainer
         with contextlib.suppress(OSError):
             data = os.read(self.pipe, 256 * 1024)
@@ -332,48 +338,48 @@ class ReportPipe:
 
 
 class Shim:
-    """The state, the requests and the loop. It lives in F: file names without a folder are there."""
+    """Holds the state, handles requests and runs the loop. Its working directory is F: bare file names are there."""
 
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
         self.status.update(unfit="", warm="", warm_s=None, in_memory=None, on_gpu="", holder=None, freezes=False)
         self.status["gpu_access"] = ""
-        with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
+        with contextlib.suppress(OSError, ValueError, TypeError):  # if it cannot be judged, try it
             self.status["unfit"] = unfit(launch)
-        self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
+        self.clients: dict[socket.socket, bytes] = {}  # each with the start of the line that it is sending
         self.letters: dict[socket.socket, bytes] = {}  # not sent yet
         self.done: list[tuple[str, str]] = []
         self.trainer: Child | None = None
         self.sidecar: Child | None = None
-        self.source: Any = None  # of a pod: the process that looks whether the trainer's code is edited
-        self.asked: set[int] = set()  # of the trainer's descendants
-        self.held: dict[int, int] = {}  # those that wait for one that saves -> when each was born
-        self.saving: dict[int, int] = {}  # those that were asked to save -> when each was born
-        self.background: set[int] = set()  # those that train on though the command has ended well
-        # When they were last seen busy, and the CPU seconds that they had wanted.
+        self.source: Any = None  # in a pod: the process that watches whether the trainer's code is edited
+        self.asked: set[int] = set()  # descendants of the trainer that were asked to stop
+        self.held: dict[int, int] = {}  # processes held until others have saved -> when each was born
+        self.saving: dict[int, int] = {}  # processes asked to save -> when each was born
+        self.background: set[int] = set()  # processes that train on though the command has exited cleanly
+        # When they were last seen busy, and the CPU seconds that they had wanted by then.
         self.used: tuple[float, float] = (0.0, 0.0)
         self.waits = False  # the newest stop waits for those that save
-        self.unsaving_since = NEVER  # while it waits: since when none of the living saves
+        self.unsaving_since = NEVER  # while it waits: since when no living process saves
         self.looked_for_restarts = 0.0
-        self.looked_at_end = self.lived_at = 0.0  # of those that have saved and end
-        # When they have last shown that they live, and the CPU seconds that they had wanted.
+        self.looked_at_end = self.lived_at = 0.0  # processes that have saved and are exiting
+        # When they last showed that they live, and the CPU seconds that they had wanted by then.
         self.life_at_end: tuple[int, float] = (0, 0.0)
-        self.end_code = 0  # of one of them, or of one that saved for a process that was held
+        self.end_code = 0  # of one of them, or of one that saved on behalf of a held process
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.grace_s = launch.grace_s  # of the newest stop
-        self.files: Any = None  # of its checkpoints, before it is killed: number and bytes
+        self.files: Any = None  # of its checkpoints, before it is killed: count and bytes
         self.looked_at = self.changed_at = 0.0
-        self.tick_s, self.calm, self.heard = TICK_S, False, False  # nothing has happened for long; a client asked
+        self.tick_s, self.calm, self.heard = TICK_S, False, False  # no events for a while; a client asked
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
-        self.gpus: dict[str, int] = {}  # locks of real GPUs that it uses
+        self.gpus: dict[str, int] = {}  # locks of the real GPUs in use
         self.filter: Any = None
         if FILTER and launch.gpus == "nvml" and not launch.pod:
             self.filter = FILTER.GpuFilter(launch, self.status)
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
-        self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
+        self.apart = launch.pod and not launch.sidecar  # the sidecar runs in its own container
         self.env: dict[str, str] = {}
         self.reports = ReportPipe(self, launch.pod)
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
@@ -387,7 +393,7 @@ class Shim:
         self.copy: Any = MEMORY and MEMORY.MemoryCopy(self, say, os.path.dirname(startup_folder()))
 
     def _go_on(self) -> None:
-        """Resume from the state of the ended container, except its lease: the machine may have rebooted."""
+        """Resume from the state of the previous container, except its lease: the machine may have rebooted."""
         try:
             with open("shim.state", encoding="utf-8") as file:
                 status, done = json.load(file)
@@ -404,7 +410,7 @@ class Shim:
             self.status.update(trainer="exited", trainer_pid=None, exit_code=-9, exit_note=note, exit_at=boottime())
 
     def _keep(self) -> None:
-        """Save the state before it is published: a successor must not obey the same command again."""
+        """Save the state before publishing it: a successor must not obey the same command again."""
         if self.launch.pod and self.status != self.kept:
             with contextlib.suppress(OSError), open("shim.new", "w", encoding="utf-8") as file:
                 print(json.dumps([self.status, self.done]), file=file, flush=True)  # noqa: T201  # a full disk shows now
@@ -417,7 +423,7 @@ class Shim:
             self._obey(json.loads(line))
         except Refused as no:
             answer = {"ok": False, "error": no.args[0], "conflict": no.args[1:] == (409,)}
-        except Exception as fault:  # no request may end the trainer's parent
+        except Exception as fault:  # no request may bring down the trainer's parent
             answer = {"ok": False, "error": f"send one JSON object with all its fields on one line ({fault!r:.200})"}
         self._keep()
         return {**answer, "status": self.status}
@@ -438,7 +444,7 @@ class Shim:
             pass  # without a GPU it needs no lease
         elif ask["do"] == "renew":
             self.status["lease_deadline"] = self._lease(float(ask["deadline"]))
-            if len(self.clients) == 1:  # whom the answer tells
+            if len(self.clients) == 1:  # the answer itself tells it
                 self.shown["lease_deadline"] = self.status["lease_deadline"]
         elif ask["do"] == "end":
             self.end_as = int(ask["exit_code"]) if "exit_code" in ask else self.end_as
@@ -450,19 +456,19 @@ class Shim:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
 
     def obeyed(self, ask: "dict[str, Any]") -> None:
-        """Note that a command was carried out: none that is older is obeyed any more."""
+        """Note that a command was carried out: no older one is obeyed from now on."""
         command = ask["do"], str(ask["command_id"])
         self.status.update(generation=int(ask["generation"]), command_id=command[1])
         self.done = [*self.done[1 - MOST_COMMANDS :], command]
 
     def _freeze(self, ask: "dict[str, Any]") -> None:
-        """Begin to freeze the trainer. The command counts as obeyed once it is frozen; else it trains on."""
+        """Begin to freeze the trainer. The command counts as obeyed once it is frozen; if that fails, it trains on."""
         if not self.freezer:
             raise Refused("this launch cannot freeze its trainer")
         self.freezer.freeze(ask, family(self._strangers()))
 
     def _lease(self, asked: float) -> float:
-        """Return the later deadline, as replies may come late; but after an endless lease the one that is asked for."""
+        """Return the later deadline, since replies may arrive late; after an endless lease, the one asked for."""
         held = self.status["lease_deadline"]
         return min(asked if held > boottime() + ENDLESS_LEASE_S and asked > 0 else max(held, asked), NEVER)
 
@@ -503,9 +509,9 @@ class Shim:
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
 
     def lock_gpus(self, gpu_ids: "list[str]") -> str:
-        """Lock these real GPUs for the whole machine, and let the trainer open them and no others.
+        """Lock these real GPUs machine-wide, and let the trainer open them and no others.
 
-        Return why not, in which case none is; empty if all are.
+        Return why that failed, in which case none is locked; empty on success.
         """
         self.unlock_gpus()
         try:
@@ -516,14 +522,14 @@ class Shim:
                     self.unlock_gpus()
                     return f"GPU {gpu} is used by {user}, which is not of this `reshape up`"
                 self.gpus[gpu] = lock
-        except LOCKS.Unusable as fault:  # train all the same: only others of the machine could take it, too
+        except LOCKS.Unusable as fault:  # train anyway: only other users of the machine could take it, too
             say(str(fault))
         if self.filter:
             self.filter.permit(gpu_ids)
         return ""
 
     def unlock_gpus(self) -> None:
-        """Unlock all GPUs but one on which the state of the last trainer is held, and let no process open one."""
+        """Unlock all GPUs except one that holds the last trainer's state, and let no process open any."""
         held = self.copy.gpu if self.copy else ""
         for gpu in [one for one in self.gpus if one != held]:
             os.close(self.gpus.pop(gpu))
@@ -531,7 +537,10 @@ class Shim:
             self.filter.permit(())
 
     def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
-        """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
+        """Return a trainer's environment, without the variables for early imports.
+
+        `told`: what the start command adds.
+        """
         env = {**os.environ, **self.launch.env}
         if self.copy and not self.copy.off:
             checkpoint, env["RESHAPE_MEMORY"] = self.copy.newer(checkpoint), self.copy.folder
@@ -548,7 +557,7 @@ class Shim:
         return env
 
     def _spawn(self, waiting: "Child | None" = None) -> None:
-        """Start the trainer, or let the waiting interpreter become it."""
+        """Start the trainer, or turn the waiting interpreter into it."""
         launch = self.launch
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -569,7 +578,7 @@ class Shim:
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
     def _watch_source(self) -> None:
-        """Let a process tell the sidecar which of the trainer's files are edited: that may not see this container."""
+        """Start a process that tells the sidecar, which may not see this container, which trainer files were edited."""
         self._end_source()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOURCE_SOCKET)
@@ -579,7 +588,7 @@ class Shim:
         try:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(SOURCE_SOCKET)
-                os.chmod(SOURCE_SOCKET, 0o666)  # the sidecar may be of another user
+                os.chmod(SOURCE_SOCKET, 0o666)  # the sidecar may run as another user
                 listener.listen(16)
                 trainer = json.dumps([boottime(), self.launch.workdir, *self.launch.command])
                 self.source = subprocess.Popen(
@@ -595,7 +604,7 @@ class Shim:
             say(f"cannot watch whether the code is edited ({fault})")
 
     def _end_source(self) -> None:
-        """End the process that looks at the trainer's files; it has nothing to save."""
+        """End the process that watches the trainer's files; it has nothing to save."""
         if self.source and self.source.returncode is None:
             send(self.source.pid, signal.SIGKILL)
 
@@ -607,19 +616,19 @@ class Shim:
 
     @property
     def entrance(self) -> str:
-        """The file by which the trainer's processes enter the group that opens its GPUs only; empty without one."""
+        """Return the file through which processes enter the group that opens only their GPUs; empty without one."""
         return str(self.filter.entrance) if self.filter else ""
 
     def _strangers(self) -> "list[Child]":
-        """Return our children that are no trainers."""
+        """Return our children that are not trainers."""
         ours = (self.sidecar, self.source, self.copy and self.copy.writer)
         more = (part.strangers() for part in (self.warm, self.freezer) if part)
         return [*filter(None, ours), *(child for children in more for child in children)]
 
     def devices(self, gpu_ids: "list[str]") -> "list[str]":
-        """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
+        """Return the trainer's devices: the granted ones, or as many from a device plugin (`device_plugin`).
 
-        The status keeps naming the granted ones: they count the GPUs taken of a node; the plugin chooses which.
+        The status keeps naming the granted ones, since they count the GPUs taken on a node; the plugin picks which.
         """
         if not self.launch.device_plugin:
             return gpu_ids
@@ -629,26 +638,29 @@ class Shim:
         return (named or [str(index) for index in range(len(gpu_ids))])[: len(gpu_ids)]
 
     def driver_place(self) -> "dict[str, str]":
-        """Return the variable by which the job finds its driver's library, where that is in no usual place."""
+        """Return the variable that locates the driver's library, if that is in an unusual place."""
         return {name: self.launch.env[name] for name in ("LD_LIBRARY_PATH",) if name in self.launch.env}
 
     def _stop(self, ask: "dict[str, Any]") -> None:
-        """Stop the trainer. With `wait` one that announced that it saves when asked is not killed before it has."""
+        """Stop the trainer.
+
+        With `wait`, a trainer that announced that it saves when asked is not killed before it has.
+        """
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
         self.waits = ask.get("wait") is True and bool(self._savers())
         kill_at = NEVER if self.waits else boottime() + self.grace_s
         self._quit(kill_at, in_place=ask.get("in_place") is True, after=[str(gpu) for gpu in ask.get("gpu_ids") or ()])
 
     def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False, after: "Iterable[str]" = ()) -> None:
-        """SIGTERM, once; `kill_at` can only come nearer.
+        """Send SIGTERM once; `kill_at` can only move closer.
 
         `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
-        `after`: the GPUs of that successor, as far as they are known.
+        `after`: the successor's GPUs, as far as known.
         """
         if self.status["trainer"] == "frozen":
             kill_at = boottime()  # it cannot answer
         if self.alive and fenced:
-            self.status["fenced"] = True  # also of one that was asked to stop before
+            self.status["fenced"] = True  # also if it was asked to stop before
         self.kill_at, self.in_place = min(self.kill_at, kill_at), in_place
         self.status["patient"] = self.alive and self.kill_at == NEVER
         if self.copy and not in_place:
@@ -662,21 +674,23 @@ class Shim:
             self._ask_to_save(self.trainer)
 
     def _stays(self, after: "list[str]") -> str:
-        """Return the GPU on which the state of the trainer may stay for its successor; empty if none is known.
+        """Return the GPU on which the trainer's state may stay for its successor; empty if there is none.
 
-        It is the first one of both: a training has its state on the first GPU that it sees.
+        That is the first GPU of both: a training keeps its state on the first GPU that it sees.
         """
         before = self.status["gpu_ids"]
         real = self.launch.gpus == "nvml"
         return before[0] if real and before and after and before[0] == after[0] else ""
 
     def _ask_to_save(self, trainer: Child) -> None:
-        """SIGTERM to those that announced that they save, or to the leader if none did (torchrun tells its own).
+        """Send SIGTERM to the processes that announced that they save, or to the leader if none did.
 
-        All others, such as the `tee` that one prints to, live until these have ended. Of the processes that wait for
-        them one that handles SIGTERM gets it, too. Any other would go on to the next command of a script, or end those
-        that save by its own end: it is held until they have ended, and then ends by the same signal, or by SIGKILL if
-        it ignores that one.
+        torchrun tells its own processes.
+
+        All others, such as a `tee` that reads their output, live until these have ended. Of the processes that wait for
+        them, one that handles SIGTERM gets it too. Any other would move on to the next command of a script, or end the
+        savers by exiting: it is held until they have ended, then ended by the same signal, or by SIGKILL if it ignores
+        that.
         """
         leader = {trainer.pid} if trainer.returncode is None else set()
         self.saving = {pid: born(pid)[1] for pid in self._savers() or leader}
@@ -694,16 +708,16 @@ class Shim:
             send(pid, signal.SIGTERM)
 
     def _hold_still(self, pid: int) -> None:
-        """Let this process stand still until all that save have ended."""
+        """Stop this process until all savers have ended."""
         self.held[pid] = born(pid)[1]
         send(pid, signal.SIGSTOP)
 
     def _still_saving(self) -> bool:
-        """Return whether one of those that were asked to save has not ended."""
+        """Return whether a process that was asked to save is still alive."""
         return any(when and born(pid)[1] == when for pid, when in self.saving.items())
 
     def _let_go(self) -> None:
-        """End those that were held, as all that save have ended. Their own end tells nothing of how those ended."""
+        """End the held processes once all savers have ended. Their own exit says nothing about how the savers ended."""
         held, self.held = self.held, {}
         if any(map(killed_by_sigkill, self.saving)):
             self.end_code = -signal.SIGKILL
@@ -711,24 +725,27 @@ class Shim:
             if born(pid)[1] == when:
                 ignores = answers_sigterm(pid, "SigIgn")
                 if ignores:
-                    self.end_code = self.end_code or -signal.SIGTERM  # it ends by us, not by a want of memory
+                    self.end_code = self.end_code or -signal.SIGTERM  # we ended it; it did not run out of memory
                 send(pid, signal.SIGKILL if ignores or pid in self.killed else signal.SIGTERM)  # before it goes on
                 send(pid, signal.SIGCONT)
 
     def _announcements(self) -> "Iterator[list[bytes]]":
-        """Yield the words of each line of the announcement, which every process of the trainer may write."""
+        """Yield the words of each line of the announcement, to which every process of the trainer may write."""
         with contextlib.suppress(OSError), open("announce", "rb") as file:
             text = file.read(MOST_ANNOUNCED)
             if len(text) == MOST_ANNOUNCED:
-                text = text[: text.rfind(b"\n") + 1]  # its last line may be cut, and would tell of another process
+                text = text[: text.rfind(b"\n") + 1]  # its last line may be cut, and could name another process
             yield from (line.split() for line in text.splitlines())
 
     def _announced(self, word: bytes) -> bool:
-        """Return whether a hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished), stopped."""
+        """Return whether a hook announced this:
+
+        SIGUSR1 (saves and trains on), 143 (any other exit means finished), stopped.
+        """
         return any(word in words for words in self._announcements())
 
     def _savers(self, word: bytes = b"") -> "set[int]":
-        """Return the living processes that announced that they save, or this word; the leader if one says not who."""
+        """Return the living processes that announced that they save, or this word; the leader if a line names none."""
         found, ours = set(), family(self._strangers())
         for words in self._announcements():
             pid, named, when = (words[-1] if words else b"").partition(b"@")
@@ -770,10 +787,10 @@ class Shim:
         self._keep_sidecar(now)
 
     def _has_answered(self, trainer: Child, now: float) -> bool:
-        """Return whether all that were asked to save have ended: then what is left has its grace.
+        """Return whether all processes asked to save have ended, after which the rest get their grace.
 
-        The command may go on without them, if it handles SIGTERM. It may start another training, too, which is then
-        asked as soon as it has announced that it saves (`_ask_restarted`).
+        If the command handles SIGTERM, it may continue without them. It may also start another training, which is asked
+        as soon as it announces that it saves (`_ask_restarted`).
         """
         if self._still_saving() or (trainer.returncode is None and self._savers()):
             self.unsaving_since = NEVER
@@ -782,13 +799,13 @@ class Shim:
         return trainer.returncode is not None or now > self.unsaving_since + LOOK_S  # it may be about to end
 
     def _ask_rest(self) -> None:
-        """SIGTERM to all that have not had it, such as the next command of a script that goes on."""
+        """Send SIGTERM to every process that has not had it, such as the next command of a script that continues."""
         for pid in set(family(self._strangers())) - self.asked:
             self.asked.add(pid)
             send(pid, signal.SIGTERM)
 
     def _reap_children(self) -> None:
-        """Take the exit status of all that has ended, also of orphans that the kernel gave us."""
+        """Reap everything that has ended, including orphans reparented to us."""
         with contextlib.suppress(ChildProcessError):
             for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
                 for child in (self.trainer, *self._strangers()):
@@ -798,9 +815,9 @@ class Shim:
                     self.end_code = self.end_code or -os.WTERMSIG(how) or os.WEXITSTATUS(how)
 
     def _trains_on(self, trainer: Child, now: float) -> bool:
-        """Return whether what a command that has ended well left behind trains: as one that daemonized.
+        """Return whether processes that a cleanly exited command left behind still train, as after daemonizing.
 
-        It does if it announced that it saves, has a GPU open, prints, or computes. Its end is then that of the trainer.
+        They do if they announced that they save, have a GPU open, print, or compute. Their end is then the trainer's.
         """
         if trainer.returncode or self.status["stop_asked"] or self.asked or self.ending:
             return False
@@ -824,9 +841,9 @@ class Shim:
         return bool(now < self.used[0] + IDLE_S)
 
     def _ask_restarted(self, now: float) -> None:
-        """Ask what was started while we wait for others to save, and end the commands that start it again and again.
+        """Ask trainings started while others still save, and end the commands that keep restarting them.
 
-        They are held until it has saved, so that they start no more.
+        Those commands are held until the training has saved, so that they start no more.
         """
         if not self.waits or not self.alive or now < self.looked_for_restarts + LOOK_S:
             return
@@ -846,9 +863,9 @@ class Shim:
             send(pid, signal.SIGTERM)
 
     def _hangs_at_its_end(self, now: float) -> bool:
-        """Return whether those that have saved and end hang where no thread of theirs runs, as in the end of a library.
+        """Return whether processes that have saved hang at exit, as in a library's teardown, with no thread running.
 
-        As long as one runs, `reshape_hooks/sure_end.py` sees their end through, and shows it by the time of a file.
+        While a thread runs, `reshape_hooks/sure_end.py` sees the exit through and shows it by a file's mtime.
         """
         if not self.status["patient"] or now < self.looked_at_end + LOOK_S:
             return False
@@ -865,7 +882,10 @@ class Shim:
         return now > self.lived_at + STUCK_S
 
     def _saves(self, now: float) -> bool:
-        """Return whether its checkpoints' files change, so that it is not killed yet. Ask shortly before that, too."""
+        """Return whether the checkpoint files still change, so that a kill must wait.
+
+        Call it shortly before that, too.
+        """
         if self._leased(now) or now > self.kill_at + SAVES_MOST_S:
             return False
         if now >= self.looked_at + LOOK_S:
@@ -874,12 +894,12 @@ class Shim:
         return now < self.changed_at + SAVES_S
 
     def _leased(self, now: float) -> bool:
-        """Return whether its lease ends this trainer: then we wait for no disk, as one that hangs would hold us up."""
+        """Return whether the lease ends this trainer: then no disk is waited for, as one that hangs would delay us."""
         return bool(0 < self.status["lease_deadline"] < now + ENDLESS_LEASE_S)
 
     def _clear(self, trainer: Child, now: float) -> None:
-        """End all that is left of a trainer whose leader has ended or whose time is over."""
-        rest = family(self._strangers()) or family(self._strangers())  # again: one may start as its parent ends
+        """End what is left of a trainer whose leader has exited or whose time is up."""
+        rest = family(self._strangers()) or family(self._strangers())  # again: one may start as its parent exits
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
             while trainer.read():
@@ -892,12 +912,12 @@ class Shim:
             if self.copy:
                 self.copy.ended()
                 if self.copy.busy and self.status["stop_asked"] and not self.in_place and now < self.kill_at:
-                    return None  # what it had in memory is to be on the disk when its end is told
+                    return None  # what it had in memory must be on disk before its end is reported
                 if not self.in_place:
                     self.copy.let_go_of_gpu()
             code = self.end_code or trainer.returncode
             if code == 0 and self._announced(b"143") and not self._announced(b"stopped"):
-                self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
+                self.status["stop_asked"] = False  # it was asked too late to save: it has done all its work
             self.unlock_gpus()
             self.alive, quiet = False, code == 0 and self.status["stop_asked"]
             tail = trainer.tail.decode("utf-8", "replace")
@@ -905,16 +925,16 @@ class Shim:
             note = (self.freezer and self.freezer.ended()) or note
             self.status.update(trainer="exited", trainer_pid=None, exit_code=code, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)
-        savers = self._savers()  # what these print to, and whom they have started, is asked after them
+        savers = self._savers()  # what these print to, and their children, are asked after them
         left = self.launch.grace_s if savers else STRAGGLERS_S
         self.kill_at = min(self.kill_at, NEVER if self.status["stop_asked"] else now + left)
         late = now >= self.kill_at
         if late and trainer.returncode is None:
-            send(-trainer.pid, signal.SIGKILL)  # the group at once, so that it cannot fork away
+            send(-trainer.pid, signal.SIGKILL)  # the whole group at once, so that it cannot fork away
         asked = set(rest) if late else (savers or set(rest)) - self.asked
-        self.background -= asked if not self.status["stop_asked"] else set()  # an end that we ask for is none of theirs
+        self.background -= asked if not self.status["stop_asked"] else set()  # an end that we asked for is not theirs
         for pid in asked:
-            send(pid, signal.SIGKILL if late else signal.SIGTERM)  # they may save as well
+            send(pid, signal.SIGKILL if late else signal.SIGTERM)  # they may save too
         self.asked.update(asked)
         self.killed.update(rest if late else {})
         stuck = f"SIGKILL does not end {names}; do not use its GPUs" if now > self.kill_at + self.launch.kill_s else ""
@@ -924,7 +944,7 @@ class Shim:
         """Restart the sidecar when it dies; end it after the trainer."""
         side = self.sidecar
         if side and side.returncode is not None:
-            send(-side.pid, signal.SIGKILL)  # what it had started
+            send(-side.pid, signal.SIGKILL)  # its children
             self.restart_s = RESTART_S if now - side.since > RESTART_CALM_S else min(2 * self.restart_s, RESTART_MOST_S)
             self.sidecar, self.sidecar_at = None, now + self.restart_s
         elif self.ending and not self.alive:
@@ -936,7 +956,7 @@ class Shim:
             elif side and now >= self.sidecar_kill_at:
                 send(-side.pid, signal.SIGKILL)
             rest = [one for one in self._strangers() if one is not self.source]
-            if not rest and not (self.copy and self.copy.busy):  # busy between two writers, too
+            if not rest and not (self.copy and self.copy.busy):  # also busy between two writers
                 self.over = not self.apart or not self.clients or now >= self.sidecar_kill_at
         elif self.launch.sidecar and not side and not self.ending and now >= self.sidecar_at:
             self.sidecar_at = now + RESTART_MOST_S
@@ -944,7 +964,7 @@ class Shim:
 
     def _accept(self) -> None:
         sock, _ = self.listener.accept()
-        if len(self.clients) < MOST_CLIENTS:  # else it is closed as it goes out of sight
+        if len(self.clients) < MOST_CLIENTS:  # else it is closed when it goes out of scope
             sock.setblocking(False)
             self.clients[sock] = b""
             self.selector.register(sock, selectors.EVENT_READ, lambda: self._hear(sock))
@@ -961,7 +981,7 @@ class Shim:
             self._hang_up(sock)
 
     def _tell(self, sock: socket.socket, message: "dict[str, Any]") -> None:
-        """Send it with all else for this client, which wakes once, before we wait again."""
+        """Queue the message with everything else for this client, which wakes once, before we wait again."""
         self.letters[sock] = self.letters.get(sock, b"") + json.dumps(message).encode() + b"\n"
 
     def _hang_up(self, sock: socket.socket) -> None:
@@ -970,7 +990,7 @@ class Shim:
             sock.close()
 
     def _pace(self) -> float:
-        """Choose how often the clock is looked at, and return the seconds to the next time."""
+        """Choose the polling interval, and return the seconds until the next tick."""
         now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
         late = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
         busy = self.ending or self.held or (self.launch.sidecar and not self.sidecar)
@@ -989,7 +1009,7 @@ class Shim:
         changed = self.status != self.shown
         due, self.heard = changed or self.heard or boottime() > self.told_at + self.tick_s, False
         if due and self.trainer and self.trainer.wrote_at > self.told_at:
-            self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
+            self.told_at = boottime()  # only clients that have read nearly all: the rest of a buffer is for statuses
             for sock in select.select([], list(self.clients), [], 0)[1]:
                 self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})
         if changed:
@@ -997,7 +1017,7 @@ class Shim:
             self.shown = dict(self.status)
             for sock in list(self.clients):
                 self._tell(sock, {"event": "status", "status": self.shown})
-        for sock, lines in self.letters.items():  # without waiting: one with a full buffer has not read for long
+        for sock, lines in self.letters.items():  # without waiting: a client with a full buffer has not read for long
             with contextlib.suppress(OSError):
                 if sock.send(lines) == len(lines):
                     continue
@@ -1008,7 +1028,7 @@ class Shim:
         self.ending = self.status["ending"] = True
 
     def _exit_status(self) -> int:
-        """Return the exit status: in a container the trainer's, as a shell does; STOPPED if it was only stopped."""
+        """Return the exit status: in a container the trainer's, as a shell would; STOPPED if it was only stopped."""
         code = self.status["exit_code"] if self.end_as is None else self.end_as
         if code is None and self.status["unfit"]:
             return 127 if self.launch.pod else 0
@@ -1017,7 +1037,7 @@ class Shim:
         return (code if code >= 0 else 128 - code) if self.launch.pod else 0
 
     def run(self) -> int:
-        """Run until all processes are gone after `end` or a signal. Return the exit status."""
+        """Run until all processes are gone after `end` or a signal; return the exit status."""
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         bell, ringer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
@@ -1028,7 +1048,7 @@ class Shim:
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         while not self.over:
             ready = self.selector.select(self._pace())
-            for act in (self._tick, *(key.data for key, _ in ready), self._publish):  # first the clock: we may be late
+            for act in (self._tick, *(key.data for key, _ in ready), self._publish):  # the clock first: we may be late
                 try:
                     act()
                 except Exception as fault:
@@ -1041,7 +1061,7 @@ class Shim:
 
 
 def take_lock(end: bool) -> "int | None":
-    """Take the lock of this folder. While a living shim has it: None, or with `end` wait until that shim has ended."""
+    """Take the lock of this folder. While a shim lives: None, or with `end` wait until it has ended."""
     lock, limit = os.open("shim.lock", os.O_RDWR | os.O_CREAT, 0o600), boottime() + 2 * STRAGGLERS_S
     while end or boottime() < limit:
         try:
@@ -1050,12 +1070,12 @@ def take_lock(end: bool) -> "int | None":
                 peer.sendall(b'{"do": "end"}\n' if end else b"")
             if not end:
                 return None
-        except OSError:  # no shim listens: what there is of the launch was left by a dead one
+        except OSError:  # no shim listens: a dead one left what remains of the launch
             left = LEFTOVERS.end_all(os.getcwd())
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not left:
-                    for name in filter(os.path.exists, ("shim.sock", "shim.pid")):  # of a shim that was killed
+                    for name in filter(os.path.exists, ("shim.sock", "shim.pid")):  # left by a killed shim
                         os.unlink(name)
                     return lock
         time.sleep(TICK_S)
@@ -1070,7 +1090,7 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     with contextlib.suppress(OSError), open(launch.group, "w") as file:  # empty: there is none
-        file.write(str(os.getpid()))  # all that it starts shares the cores of its emulated node
+        file.write(str(os.getpid()))  # everything it starts shares the cores of its emulated node
     launch.command = command or launch.command
     if not launch.command or not launch.job_id:
         raise Refused("`command` and `job_id` must not be empty")
@@ -1081,7 +1101,7 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
         return 0
     os.makedirs(os.path.dirname(launch.output), exist_ok=True)  # in a pod below the checkpoints
     listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o111 if launch.pod else 0o177)
-    listener.bind("shim.sock")  # without its folder, for which a socket's 108 bytes may not do
+    listener.bind("shim.sock")  # without its folder, which could exceed a socket's 108 bytes
     os.umask(mask)
     listener.listen(16)
     if detach:
@@ -1104,14 +1124,14 @@ def main() -> None:
     parser.add_argument("--detach", action="store_true", help="return once it listens")
     parser.add_argument("--end", action="store_true", help="stop trainer, sidecar and shim; return when all are gone")
     parser.add_argument("--keys", metavar="K", help="holds launch.json in place of F")
-    if os.getpid() == 1:  # a container's first process does not see a signal that it has no handler for
+    if os.getpid() == 1:  # a container's first process does not receive a signal without a handler
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options, command, here = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :], os.getcwd()
     try:
         if sys.version_info < (3, 8):
             raise Refused(f"needs Python 3.8 or newer, not {sys.version.split()[0]}; use an image that has it")
-        if os.readlink("/proc/self") != str(os.getpid()):  # else we would see and end processes that are not ours
+        if os.readlink("/proc/self") != str(os.getpid()):  # else we would see and end other people's processes
             raise Refused("/proc belongs to another PID namespace; mount its own (`unshare --mount-proc`)")
         if os.path.isdir(options.folder) or not options.end:
             os.chdir(options.folder)

@@ -1,12 +1,12 @@
-"""Tells which files of a training's own code differ from what they were when its trainer was started.
+"""Reports which of a training's own code files have changed since its trainer started.
 
-A trainer that is stopped and started again runs what stands in its files then. Watched are the scripts that its command
-names and the modules beside them that they import, as far as the text of the files says. Promises: a file that is
-saved without a change does not count, nor does one that no script imports; what cannot be read at the start is not
-watched. Blocks as long as the file system does, so it is called in a thread. Called by `service.py`.
+A trainer that is stopped and started again runs whatever its files then contain. Watched are the scripts named by its
+command and the modules beside them that they import, as far as their text shows. Promises: a file saved without a
+change does not count, nor does one that no script imports; what cannot be read at the start is not watched. Blocks as
+long as the file system does, so it is called in a thread. Called by `service.py`.
 
-In a pod only a process of the trainer's container sees those files: the shim starts this file there as
-`python3 -I -S source_watch.py LISTENER`, and the sidecar asks it. Standard library, Python 3.8.
+In a pod, only a process in the trainer's container sees those files: the shim starts this file there as `python3 -I -S
+source_watch.py LISTENER`, and the sidecar asks it. Standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET = "source.sock"  # in the launch's folder; `shim.py` names it, too
-# Start of the trainer, its folder and its command; no arguments: who ends the script by its name is not to end us.
+# The trainer's start time, folder and command. Not passed as arguments: ending the script by name must not end us.
 TRAINER = "RESHAPE_TRAINER"  # `shim.py` names it, too
-ANSWER_S = 2.0  # for either side of an answer
+ANSWER_S = 2.0  # for either side of an exchange
 
 MOST_FILES, MOST_BYTES = 500, 1 << 20
-LATE_S = 5.0  # after which a trainer's files may have been changed before we looked at them first
+LATE_S = 5.0  # after this delay, a trainer's files may have changed before we first read them
 SCRIPTS = (".py", ".sh", ".bash")
 IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]+))", re.MULTILINE
@@ -40,8 +40,8 @@ IMPORT = re.compile(
 
 @dataclass
 class _File:
-    digest: bytes | None  # of its content at the start; None: it was changed since then, before we looked
-    stat: tuple[int, int] | None  # time of change and size, as seen last
+    digest: bytes | None  # of its content at the start; None: it changed before we first read it
+    stat: tuple[int, int] | None  # last seen mtime and size
     differs: bool
 
 
@@ -49,14 +49,14 @@ class SourceWatch:
     """Thread-safe."""
 
     def __init__(self, command: Sequence[str], workdir: str, before: Path | None = None) -> None:
-        """`before`: a file that was written before the trainer was started, by which later ones are known."""
+        """`before`: a file written before the trainer started; files newer than it may have changed since."""
         self._before = before
         self._command, self._home = [str(word) for word in command], Path(workdir or ".")
         self._lock = threading.Lock()
         self._files: dict[Path, _File] = {}
 
     def begin(self, ago_s: float) -> None:
-        """Take the files as they are for those of a trainer that was started `ago_s` seconds ago."""
+        """Take the current files as those of a trainer started `ago_s` seconds ago."""
         known = _stat(self._before) if self._before and ago_s > LATE_S else None
         since_ns = known[0] if known else float("inf")
         found: dict[Path, _File] = {}
@@ -91,17 +91,20 @@ class SourceWatch:
 
 
 class PodSourceWatch:
-    """Asks the process that `serve`s in the trainer's container, which begins with each trainer."""
+    """Asks the process that runs `serve` in the trainer's container, one per trainer."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of the launch, which both containers share."""
+        """`folder`: the launch's, which both containers share."""
         self._folder = folder
 
     def begin(self, ago_s: float) -> None:
-        """Do nothing: it has begun with the trainer."""
+        """Do nothing: it began with the trainer."""
 
     def edited(self) -> list[str]:
-        """Return the names of the files that differ now, in order. OSError or ValueError if nobody says so in time."""
+        """Return the names of the files that differ now, in order.
+
+        Raises OSError or ValueError without a timely answer.
+        """
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path is limited to 108 bytes
         try:
             with socket.socket(socket.AF_UNIX) as peer:
@@ -114,13 +117,13 @@ class PodSourceWatch:
 
 
 def serve(listener: socket.socket, watch: SourceWatch, since: float, shim: int) -> None:
-    """Answer each connection with the names of the files that differ, until the pipe `shim` is closed.
+    """Answer each connection with the names of the files that differ, until the pipe `shim` closes.
 
-    `since`: when the trainer was started, CLOCK_BOOTTIME.
+    `since`: when the trainer started, CLOCK_BOOTTIME.
     """
     watch.begin(time.clock_gettime(time.CLOCK_BOOTTIME) - since)
     while shim not in select.select([listener.fileno(), shim], [], [])[0]:
-        with suppress(OSError):  # who asked has gone
+        with suppress(OSError):  # the caller is gone
             peer, _ = listener.accept()
             with peer:
                 peer.settimeout(ANSWER_S)
@@ -128,7 +131,7 @@ def serve(listener: socket.socket, watch: SourceWatch, since: float, shim: int) 
 
 
 def _imported(path: Path, content: bytes) -> Iterator[Path]:
-    """The files beside a script that it may import."""
+    """Yield the files beside a script that it may import."""
     for dots, name, names, plain in IMPORT.findall(content) if path.suffix == ".py" else ():
         folder = path.parents[len(dots) - 1] if 0 < len(dots) <= len(path.parents) else path.parent
         for root in (folder,) if dots else (folder, *list(path.parents)[1:3]):
@@ -142,7 +145,7 @@ def _imported(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def _places(root: Path, module: str) -> Iterator[Path]:
-    """Where a module would lie below a folder, with the packages that it is in."""
+    """Yield where a module and its packages would be below a folder."""
     parts = [part for part in module.split(".") if part]
     for count in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:count])

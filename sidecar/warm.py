@@ -1,11 +1,11 @@
 """Keeps a waiting interpreter beside a trainer, so that its next start need not import everything again.
 
-The waiting interpreter (`reshape_hooks/early.py`) is the trainer's own command, started a second time and without any
-GPU once the trainer has announced that it saves when asked; or before the first trainer of a launch, if an earlier
-training by the same script has left its record in `launch.imports`. It imports what that training had imported, and
-becomes the next trainer when the shim starts one. Promises: it is started only where a record has shown that our hooks
-come first in that interpreter; it never runs the script unless told; where there is none, or it is not fit or dies, the
-trainer is started as without it. Standard library, Python 3.8: `shim.py` loads it from its folder.
+The waiting interpreter (`reshape_hooks/early.py`) is the trainer's own command, started a second time without a GPU
+once the trainer has announced that it saves when asked; or before a launch's first trainer, if an earlier training by
+the same script left its record in `launch.imports`. It imports what that training imported, and becomes the next
+trainer when the shim starts one. Promises: it is started only where a record has shown that our hooks come first in
+that interpreter; it never runs the script unless told to; if there is none, or it is unfit or dies, the trainer starts
+without it. Standard library, Python 3.8: `shim.py` loads it from its own folder.
 """
 
 import array
@@ -20,17 +20,17 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-SETTLE_S = 3.0  # since the announcement and the newest import: what the first steps import is to be recorded, too
+SETTLE_S = 3.0  # since the announcement and the newest import: imports by the first steps are to be recorded, too
 READY_S, TAKE_S = 120.0, 60.0  # to import, to become the trainer
-LOOK_S, CALM_LOOK_S = 1.0, 20.0  # between two looks at memory; where the kernel would end only this interpreter
+LOOK_S, CALM_LOOK_S = 1.0, 20.0  # between two memory checks; where the kernel would kill only this interpreter
 MOST_FAILURES = 3
 MOST_RECORDS = 64  # of different scripts, in `launch.imports`
-SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
-SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
+SPARE = 256 * 1024 * 1024  # bytes of memory that must stay free beside it
+SPARE_OF_LIMIT = 4  # and 1/SPARE_OF_LIMIT of the limit, where the kernel kills a container as a whole
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
-RULES = ("('begin'", "('off'", "('left'")  # the lines of it that say whether an interpreter may wait, and for what
-# Of a framework's shared libraries those that only compute: their loading uses no GPU and opens nothing.
+RULES = ("('begin'", "('off'", "('left'")  # its lines that say whether an interpreter may wait, and for what
+# Those of a framework's shared libraries that only compute: loading them uses no GPU and opens nothing.
 LIBRARIES = ("libcudnn", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnvrtc", "libnvJitLink")
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 BEGINS = "begins to wait"
@@ -43,14 +43,14 @@ def boottime() -> float:
 
 
 def is_python(command: "list[str]", begun: "list[str]") -> bool:
-    """True if a Python of the command line `begun` is the command itself: no other program ran before it."""
+    """Return whether a Python in the command line `begun` is the command itself: no other program ran before it."""
     name, tail = os.path.basename(command[0]), begun[-len(command) :]
     same = len(tail) == len(command) and tail[1:] == command[1:]
     return same and (os.path.basename(tail[0]) == name or (name[:6] == "python" and len(begun) == len(command)))
 
 
 def kernel_bytes(path: str, name: str) -> int:
-    """Return the bytes that a file of /proc gives for this name; 0 without it."""
+    """Return the bytes that a /proc file gives for this name; 0 if absent."""
     with contextlib.suppress(OSError), open(path) as file:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(name)), 0)
     return 0
@@ -64,7 +64,7 @@ def cpu_s(pid: int) -> float:
 
 
 def opened(pid: int) -> str:
-    """Return a GPU's device that a process has open; empty if none."""
+    """Return a GPU device that a process has open; empty if none."""
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def libraries_of(pid: int) -> "list[str]":
 
 
 def script_of(command: "list[str]", workdir: str) -> "list[str]":
-    """Return the part of a command that chooses what is imported: the program and its script, without arguments."""
+    """Return the part of a command that determines the imports: the program and its script, without arguments."""
     for number, word in enumerate(command[1:], 1):
         path = os.path.join(workdir, word)
         if os.path.isfile(path):
@@ -97,7 +97,7 @@ def script_of(command: "list[str]", workdir: str) -> "list[str]":
 
 
 def copy(source: str, target: str) -> bool:
-    """Copy a file, so that it is there whole or not at all; True if that worked."""
+    """Copy a file atomically; return whether that worked."""
     try:
         os.makedirs(os.path.dirname(os.path.abspath(target)), mode=0o700, exist_ok=True)
         with open(source, "rb") as file, open(f"{target}.{os.getpid()}", "wb") as new:
@@ -109,8 +109,11 @@ def copy(source: str, target: str) -> bool:
 
 
 class WaitingInterpreter:
-    """The waiting interpreter of a shim, or none: `child` while it waits, `taken` until the trainer that it becomes
-    has begun, `leaving` when it was killed and has not ended yet."""
+    """A shim's waiting interpreter, or none.
+
+    `child` while it waits, `taken` until the trainer that it becomes has begun, `leaving` when it was killed and has
+    not exited yet.
+    """
 
     def __init__(self, shim: Any, spawn: "Callable[[dict[str, str], int], Any]", say: "Callable[[str], None]") -> None:
         self.shim, self.spawn, self.say = shim, spawn, say
@@ -121,22 +124,22 @@ class WaitingInterpreter:
         self.env: dict[str, str] = {}  # that it was started with
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
         self.said = ""  # why none waits, since the last start
-        self.strict = False  # whether a late look at memory may cost the training, too
+        self.strict = False  # whether a late memory check may cost the training, too
         self.at: tuple[Any, ...] = ()  # the line for the record, should this one fail now
-        self.left: list[str] = []  # which import the script does itself, and why
-        self.less: dict[str, Any] = {}  # by kind: such lines of those that failed, and what is not done early and why
-        self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
-        self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
-        self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
-        self.first, self.settle_s = True, SETTLE_S  # first: no trainer has been started, and none waited for it
+        self.left: list[str] = []  # which imports the script does itself, and why
+        self.less: dict[str, Any] = {}  # by kind: such lines of those that failed; what is not done early, and why
+        self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when ready
+        self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of its predecessors
+        self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; when announced; size of its record
+        self.first, self.settle_s = True, SETTLE_S  # first: no trainer has started, nor was one waited for
         with contextlib.suppress(ValueError):  # of the user's
             self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))
         self.off = "" if shim.launch.hooks and self.settle_s > 0 else "early imports are switched off"
 
     def environment(self, env: "dict[str, str]") -> "dict[str, str]":
-        """Return the environment for a trainer, which then records its imports.
+        """Return a trainer's environment, in which it records its imports.
 
-        Its sets have the order that they had in all generations of this job.
+        It fixes the hash seed, so that sets iterate in the same order in all generations of this job.
         """
         launch, self.shim.status["warm"] = self.shim.launch, self.off
         if launch.hooks:
@@ -149,13 +152,13 @@ class WaitingInterpreter:
 
     @property
     def busy(self) -> bool:
-        """True while it changes, so that the clock matters."""
+        """Return whether it is changing, so that the clock matters."""
         return bool(self.taken or self.leaving or (self.child and not self.ready))
 
     def take(self, env: "dict[str, str]", told: "set[str]") -> Any:
-        """Make the waiting interpreter the trainer with these variables and return it, or None without one.
+        """Make the waiting interpreter the trainer with these variables and return it; None without one.
 
-        `told`: names of the variables that each start is told anew.
+        `told`: names of the variables that are set anew at each start.
         """
         child, before, said, self.said = self.child, self.env, self.said, ""
         early, self.first = self.first and not self.ready, False
@@ -179,14 +182,14 @@ class WaitingInterpreter:
         return child
 
     def cold(self, why: str, env: "dict[str, str]") -> None:
-        """End one that waits and note why the trainer is started without it, unless it is the job's first start."""
+        """End a waiting one and note why the trainer starts without it, unless it is the job's first start."""
         self.end(why if self.child else "")
         self.said, self.shim.status["warm_s"] = "", None
         if self.shim.trainer or env.get("RESHAPE_CHECKPOINT"):
             self.shim.status["cold"] = why if self.shim.trainer else NEW
 
     def tick(self, now: float) -> None:
-        """Begin, watch or end it."""
+        """Start, watch or end it."""
         shim, trainer = self.shim, self.shim.trainer
         self.leaving = [child for child in self.leaving if child.returncode is None]
         if self.taken and now > self.since + TAKE_S:
@@ -206,7 +209,7 @@ class WaitingInterpreter:
         elif now >= self.looked_at + (CALM_LOOK_S if self.ready and shim.tick_s > LOOK_S else LOOK_S):
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
             device = opened(self.child.pid)
-            if device:  # as by a thread that an import began
+            if device:  # as by a thread that an import started
                 self.off = f"the waiting interpreter has opened a device ({device})"
                 self.end(self.off)
             elif self.room() < 0:
@@ -215,12 +218,12 @@ class WaitingInterpreter:
                 self.end("the imports of the waiting interpreter do not end")
 
     def begin(self, trainer: Any, now: float) -> None:
-        """Start it, if the trainer has settled and has shown that our hooks are in its interpreter."""
+        """Start it, once the trainer has settled and has shown that our hooks are in its interpreter."""
         if self.tried == trainer.pid or not trainer.begun:
             return
         size = os.path.getsize(RECORD) if os.path.exists(RECORD) else 0
         if size != self.size or not os.path.exists("announce"):
-            self.size, self.announced_at = size, now  # a root that is still being imported is recorded in part only
+            self.size, self.announced_at = size, now  # a root that is still being imported is recorded only in part
         if now < self.announced_at + self.settle_s:
             if os.path.exists("announce") and self.settle_s < READY_S:
                 self.shim.status["warm"] = BEGINS
@@ -234,7 +237,7 @@ class WaitingInterpreter:
         self.start(self.shim.env, now)
 
     def begin_first(self, now: float) -> None:
-        """Start it before the job's first trainer, where another training of this script has left its record."""
+        """Start it before the job's first trainer, if another training of this script left its record."""
         path = self.record_of_script()
         self.first = bool(path) and not self.shim.status["unfit"] and self.room() >= 0 and copy(path, RECORD)
         if self.first:
@@ -245,7 +248,7 @@ class WaitingInterpreter:
         return [line for line, _ in self.less.values()]
 
     def amend(self, lines: "list[tuple[Any, ...]]") -> None:
-        """Add lines of ours to the record, which the trainer goes on writing."""
+        """Append lines of ours to the record, which the trainer also writes."""
         with contextlib.suppress(OSError), open(RECORD, "ab", buffering=0) as file:
             file.write(b"".join(ascii(line).encode() + b"\n" for line in lines))
         self.size = os.path.getsize(RECORD) if os.path.exists(RECORD) else 0
@@ -267,9 +270,9 @@ class WaitingInterpreter:
         self.shim.status["warm"] = BEGINS
 
     def record_of_script(self) -> str:
-        """Return the file for what this script imports in this environment; empty where none is kept.
+        """Return the file that records this script's imports in this environment; empty where none is kept.
 
-        Files that share a name by chance cost a script early imports that it does not ask for, nothing else.
+        A hash collision only costs a script early imports that it does not need.
         """
         launch = self.shim.launch
         env = sorted(pair for pair in launch.env.items() if not pair[0].startswith("RESHAPE_"))
@@ -277,7 +280,7 @@ class WaitingInterpreter:
         return os.path.join(launch.imports, f"{key:08x}") if launch.imports else ""
 
     def keep(self) -> None:
-        """Keep the record for the first starts of other jobs with this script, or of this one elsewhere."""
+        """Keep the record for first starts of other jobs with this script, or of this one elsewhere."""
         path = self.record_of_script()
         if path and copy(RECORD, path):
             with contextlib.suppress(OSError):
@@ -303,9 +306,9 @@ class WaitingInterpreter:
         return self.off
 
     def room(self) -> int:
-        """Return the bytes of memory that it may take, in our container and on the machine; negative: it has too many.
+        """Return the bytes of memory that it may take, in our container and on the machine; negative if over.
 
-        Libraries are not counted: it shares them with the trainer.
+        Shared libraries are not counted: it shares them with the trainer.
         """
         free = kernel_bytes("/proc/meminfo", "MemAvailable:") - SPARE
         limit, used, whole = self.shim.memory()
@@ -314,13 +317,13 @@ class WaitingInterpreter:
         return min(free, limit - used - spare) if limit and used is not None else free
 
     def hear(self) -> None:
-        """Read what it says."""
+        """Read its messages."""
         data = b""
         try:
             data = self.socket.recv(65536) if self.socket else b""
         except BlockingIOError:
             return
-        except OSError:  # as at its end
+        except OSError:  # as when it ends
             pass
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         for line in lines:
@@ -348,8 +351,8 @@ class WaitingInterpreter:
             self.hang_up()
 
     def lost(self, quiet: bool = False) -> None:
-        """It has ended by itself, waiting or before the trainer began. `quiet`: as it was told to."""
-        while self.socket:  # why
+        """Handle its unexpected exit, waiting or before the trainer began. `quiet`: it was told to exit."""
+        while self.socket:  # to learn why
             self.hear()
         if not quiet:
             self.failures += 1
@@ -369,7 +372,7 @@ class WaitingInterpreter:
         self.forget()
 
     def end(self, why: str) -> None:
-        """End the interpreter that waits."""
+        """End the waiting interpreter."""
         if why:
             self.note(why)
         if self.child:
@@ -398,7 +401,7 @@ class WaitingInterpreter:
             self.say(f"{start if self.shim.trainer else 'the first trainer here does all its imports itself'}: {what}")
 
     def without(self, use: "dict[str, Any]") -> "dict[str, Any]":
-        """Return the use of our container without what waiting interpreters use."""
+        """Return our container's usage without that of waiting interpreters."""
         if use["cpu_s"] is not None and use["memory"] is not None:
             now, held = (cpu_s(self.child.pid), self.child.pid) if self.child else (0.0, 0)
             use["cpu_s"] = max(0.0, use["cpu_s"] - self.aside_s - now)

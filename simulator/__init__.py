@@ -1,1 +1,1 @@
-"""Event-driven simulator of a cluster: calls `decide()` as the coordinator does, with simulated time, jobs and GPUs."""
+"""Simulates a cluster event by event: calls `decide()` as the coordinator does, with simulated time, jobs and GPUs."""

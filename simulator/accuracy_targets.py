@@ -1,4 +1,4 @@
-"""Accuracy targets of simulated jobs: true and predicted length of a job that trains until it reaches one (W4, 1.10).
+"""Models accuracy targets: true and predicted length of a job that trains until it reaches one (W4, 1.10).
 
 `AccuracyTarget` has the true accuracy curve. The scheduler sees the part measured so far and predicts the rest with the
 convergence fit (1.5), as the coordinator does. `told` gives a policy other lengths, to measure the cost of wrong
@@ -21,7 +21,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccuracyTarget:
-    """The target of all jobs of one type. They share curve and predictions, which are computed once for each point."""
+    """The target of all jobs of one type. They share curve and predictions, which are computed once per point."""
 
     target: float  # Top-5 accuracy, 0..1
     curve: tuple[Point, ...]  # the true curve, by ascending iterations

@@ -1,8 +1,9 @@
 """Simulates one policy on one workload, event by event.
 
 Promises: a GPU has one holder at a time; every overhead takes its time; the same workload gives the same outcome in
-every process. Calls the policy when a job arrives or ends, an operation or a cool-down ends or a monitor reports, with
-the snapshot that the coordinator would build, and carries its decisions out. Called by `experiments/run.py`.
+every process. Calls the policy when a job arrives or ends, when an operation or a cool-down ends, or when a monitor
+reports, with the snapshot that the coordinator would build, and carries out its decisions. Called by
+`experiments/run.py`, and by `coordinator/forecasts/forecast.py` to look ahead.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SimulatedCluster:
         self._outages = Outages(self._scene, self._gpus, self._cpu)
 
     def run(self, goes_on: Callable[[], bool] = lambda: True) -> SimulationOutcome:
-        """Run until the last job has ended, or `goes_on`, which is asked after each moment, says no.
+        """Run until the last job has ended, or until `goes_on`, called after each moment, returns False.
 
         Raises `SimulationStuck` if a job can never start, `BrokenDecision` for a decision that cannot be carried out.
         """
@@ -71,7 +72,7 @@ class SimulatedCluster:
 
     @property
     def outcome(self) -> SimulationOutcome:
-        """What has happened so far, also after `run` has raised."""
+        """Return what has happened so far, even after `run` has raised."""
         return self._scene.outcome
 
     def snapshot(self) -> ClusterSnapshot:
@@ -123,7 +124,7 @@ class SimulatedCluster:
             self._scene.queues(job, resumes=False)
 
     def _decide(self, now: float) -> tuple[Decision, ...]:
-        """Call the policy and keep its decisions with their reasons; of a waiting job, only the last reason."""
+        """Call the policy and record its decisions with their reasons; for a waiting job, only the last reason."""
         snapshot, outcome = self.snapshot(), self._scene.outcome
         decisions = self._scene.policy_setup.plan(snapshot, now)
         check(snapshot, decisions, anywhere=self._scene.settings.placement == "count_only")
@@ -138,7 +139,7 @@ class SimulatedCluster:
         return decisions
 
     def _look_again(self, now: float) -> None:
-        """Schedule the next call that a `TimedPlanner` asks for, while any job is left."""
+        """Schedule the next call that a `TimedPlanner` requests, while any job is left."""
         if self._timed_planner is None or not (self._scene.active or self._to_come):
             return
         look_s = self._timed_planner.next_look_s(now)

@@ -1,8 +1,8 @@
 """Simulates the monitors of jobs trained on CPU.
 
 Promises to measure what the coordinator measures, at the same times: growth at every interval (SpeCon), growth
-efficiency at each node's own interval and at once when a job joins or leaves (FlowCon, Algorithm 2). Runs only for
-systems that are switched on. Called by `cluster.py`.
+efficiency at each node's own interval and whenever a job joins or leaves (FlowCon, Algorithm 2). Runs only for enabled
+systems. Called by `cluster.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Event queue and clock of the simulator.
+"""Provides the event queue and clock of the simulator.
 
-Promises: events come by time, events of one time in the order in which they were added, under any hash seed. Called by
-`cluster.py` and its parts. Imports no other module of this project.
+Promises: events run by time, events of the same time in the order in which they were added, under any hash seed. Called
+by `cluster.py` and its parts. Imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EventQueue:
         return self.at(self.now + seconds, action)
 
     def moments(self) -> Iterator[float]:
-        """Run the events; yield each time once all events of that time have run, also those added meanwhile."""
+        """Run the events; yield each time once all its events have run, including those added meanwhile."""
         while self._heap:
             moment, _, event = self._heap[0]
             if event.called_off:

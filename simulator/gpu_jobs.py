@@ -1,4 +1,4 @@
-"""Simulates jobs on GPUs: launch, training, stop, restart, end, and the hand-over of GPUs.
+"""Simulates jobs on GPUs: launch, training, stop, restart, end, and handing over GPUs.
 
 Promises: a GPU has one holder at a time; every overhead takes its time, in the order of the sequences A to E
 (`algorithms.md` 1.3). Called by `cluster.py`.
@@ -40,7 +40,7 @@ class GpuJobs:
         return any(gpu.holder is not None for gpus in self._gpus.values() for gpu in gpus)
 
     def place(self, job: SimulatedJob, like: Job) -> None:
-        """Begin with a job on its GPUs, as a live cluster has it; it trains once it is ready."""
+        """Place a job on its GPUs at the beginning, as a live cluster has it; it trains once it is ready."""
         own = {gpu.id: gpu for gpus in self._gpus.values() for gpu in gpus if gpu.id in job.given.gpus}
         self._promise(job, [own[gpu_id] for gpu_id in job.given.gpus])
         for gpu in job.gpus:
@@ -91,7 +91,7 @@ class GpuJobs:
         self._leave(job)
 
     def next_task(self, job: SimulatedJob) -> None:
-        """Queue the next task; the pod of the last one has ended with it."""
+        """Queue the next task; the last one's pod has ended with it."""
         job.leased, job.saved = True, job.done
         self._leave(job)
 
@@ -113,7 +113,7 @@ class GpuJobs:
         victims = job.victims
         job.victims = []
         for victim in victims:
-            # A job that has crashed meanwhile stops as soon as it trains again.
+            # A job that crashed meanwhile stops as soon as it trains again.
             if victim.finished_s is None and victim.state == "running":
                 self._stop(victim)
 
@@ -125,12 +125,12 @@ class GpuJobs:
     def fails(self, node: str) -> None:
         """Fail a node: every job with a GPU there is lost and releases its other GPUs, too.
 
-        This includes jobs that are arriving or leaving. A surviving victim of a lost newcomer shrinks all the same.
+        This includes jobs that are arriving or leaving. A surviving victim of a lost newcomer shrinks anyway.
         """
         self._set_up(node, False)
         hit = [j for j in self._scene.outcome.jobs if any(g.node == node for g in (*j.gpus, *j.holds))]
         lost = [job for job in hit if job.finished_s is None]
-        # Withdraw all promises first and release the GPUs after that, so that no lost job begins on one.
+        # Withdraw all promises before releasing the GPUs, so that no lost job begins on one.
         for job in lost:
             self._scene.is_lost(job)
             self._give_up(job)
@@ -237,7 +237,7 @@ class GpuJobs:
     def _release(self, job: SimulatedJob, count: int, node: str, faulty_first: bool = False) -> list[SimulatedGpu]:
         """Release the job's last `count` GPUs there; its process holds them until it stops.
 
-        `faulty_first`: those of them that are faulty before the last ones.
+        `faulty_first`: release faulty ones before the last ones.
         """
         here = [g for g in job.gpus if g.node == node]
         if faulty_first:

@@ -1,7 +1,7 @@
 """Simulates node failures and repairs.
 
-Promises: while a node is down no process runs on it, its GPUs are faulty, and it is not schedulable and silent, as the
-coordinator would note it. Its jobs go back to the queue. Called by `cluster.py`.
+Promises: while a node is down no process runs on it, its GPUs are faulty, and it is unschedulable and silent, as the
+coordinator would record it. Its jobs return to the queue. Called by `cluster.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.scene import RunContext
 
 
 class Outages:
-    """Outages of one run; they go on until the last process has ended."""
+    """Outages of one run; they continue until the last process has ended."""
 
     def __init__(self, scene: RunContext, gpus: GpuJobs, cpu: CpuNodes) -> None:
         self._scene = scene
@@ -30,7 +30,7 @@ class Outages:
         return node not in self._back_s
 
     def _await_next(self) -> None:
-        """Schedule the next outage only: a drawn sequence may be endless."""
+        """Schedule only the next outage: a drawn sequence may be endless."""
         if (outage := next(self._coming, None)) is not None:
             self._scene.event_queue.at(outage.at_s, partial(self._fail, outage))
 

@@ -21,7 +21,7 @@ from simulator.accuracy_targets import AccuracyTarget
 
 
 class NoWorkload(Exception):
-    """The workload cannot be built; the text says what to do."""
+    """Raised when the workload cannot be built; the text says what to do."""
 
 
 Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
@@ -30,7 +30,7 @@ Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
 
 @runtime_checkable
 class TimedPlanner(Protocol):
-    """A planner that is also called at times of its own: one that decides in rounds, or replays a log."""
+    """A planner that is also called at its own times: one that decides in rounds, or replays a log."""
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]: ...
 
@@ -64,7 +64,7 @@ class Submission:
     iterations: float
     fixed_gpus: int  # what the default baseline runs it on (G17)
     believed_iterations: float | None = None  # the length that the scheduler assumes; None: the true one
-    cpu: CpuWork | None = None  # trained on CPU: then `optional` is (0,), and `iterations` go with the work
+    cpu: CpuWork | None = None  # trained on CPU: then `optional` is (0,), and `iterations` are proportional to the work
     node: str | None = None  # placed there by Volcano (X12); None: the scheduler chooses
     tasks: tuple[Task, ...] = ()  # one after another (Slaml); each goes through the queue
     task_iterations: tuple[float, ...] = ()  # of each task; together `iterations`. Empty: they are equally long
@@ -77,11 +77,11 @@ class Submission:
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
     accuracy_target: AccuracyTarget | None = None  # of a job that trains until one
     like: Job | None = (
-        None  # as a live scheduler knows it: what no simulation changes stays so; `iterations` are those left
+        None  # as a live scheduler knows it: fields that no simulation changes stay; `iterations` are those left
     )
     gpus: tuple[str, ...] = ()  # ids of those that it has from the beginning
     ready_s: float = 0.0  # with them: until it trains
-    pace: float = 1.0  # its real seconds per iteration, in those of its profile, which is all that policies know
+    pace: float = 1.0  # its real seconds per iteration, relative to its profile, which is all that policies know
 
     @property
     def task_ends(self) -> tuple[float, ...]:
@@ -114,25 +114,25 @@ class Costs:
 
     launch: float  # a newcomer, before it needs its GPUs
     begin: float  # a newcomer, from having its GPUs to its first iteration
-    stop: float  # a reshaped job, from its last iteration to letting its GPUs go
+    stop: float  # a reshaped job, from its last iteration to releasing its GPUs
     shrunk: float  # from there to its first iteration on fewer GPUs
     grown: float  # on more GPUs
-    end: float  # a finished job, from its last iteration to letting its GPUs go
+    end: float  # a finished job, from its last iteration to releasing its GPUs
     leave: float = 0.0  # a job that leaves its node, after `stop`, until its GPUs are free (sequence D)
     checkpoint_every_s: float = 600.0  # of training between two checkpoints, which take no time
     cpu_launch: float = 0.0  # a job trained on CPU, before it uses any core
-    cpu_save: float = 2.0  # it leaves its node: checkpoint and end
-    cpu_restore: float = 3.0  # from there on, besides `cpu_launch`: read the checkpoint. Together below 5 s (5.5)
+    cpu_save: float = 2.0  # when leaving its node: checkpoint and end
+    cpu_restore: float = 3.0  # from then on, besides `cpu_launch`: read the checkpoint. Together below 5 s (5.5)
 
     @classmethod
     def in_place(cls, o: Overheads) -> Costs:
-        """Costs with a sidecar: the pod stays, only the training process restarts (SideCar scheduling, III-A)."""
+        """Return costs with a sidecar: the pod stays, the training process restarts (SideCar scheduling, III-A)."""
         stop = o.ckpt + o.proc_term
         return cls(o.k8s_init, o.proc_init, stop, o.proc_init, o.proc_init, stop, leave=o.k8s_term)
 
     @classmethod
     def relaunched(cls, o: Overheads) -> Costs:
-        """Costs with a new pod, which Kubernetes launches once its GPUs are free (the paper's baselines)."""
+        """Return costs with a new pod, which Kubernetes launches once its GPUs are free (the paper's baselines)."""
         stop = o.ckpt + o.proc_term + o.k8s_term
         begin = o.k8s_init + o.proc_init
         return cls(0.0, begin, stop, begin, begin, stop)
@@ -152,7 +152,7 @@ class PolicySetup:
     profiles: Profiles  # true speeds, and the overheads that the policy assumes
     settings: Settings = DEFAULTS  # the simulator reads cool-down and monitor intervals
     says: str = ""  # note for the report
-    expected: Expected | None = None  # as the coordinator notes it when a task starts
+    expected: Expected | None = None  # as the coordinator records it when a task starts
     costs_by_type: Mapping[str, Costs] = field(default_factory=dict)  # of job types whose own costs are known
 
 

@@ -69,7 +69,7 @@ class RunContext:
         )
 
     def settle(self, job: SimulatedJob) -> None:
-        """Book the progress until now; the job stands still until `trains` is called."""
+        """Record the progress until now; the job stands still until `trains` is called."""
         if job.ahead is not None:
             job.ahead.called_off, job.ahead = True, None
         job.done, job.used = job.done_by(self.now), job.used_by(self.now)
@@ -142,7 +142,7 @@ class RunContext:
         return seconds
 
     def starts(self, job: SimulatedJob, node: str) -> None:
-        """Take the job out of the queue; its operation is under way."""
+        """Take the job out of the queue; its operation is in progress."""
         del self.waiting[job.given.id]
         job.state, job.leased, job.node = "initializing", True, node
 

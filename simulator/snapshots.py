@@ -13,7 +13,7 @@ from simulator.state import SimulatedGpu, SimulatedJob
 
 
 def gpu_view(gpu: SimulatedGpu) -> Gpu:
-    """Return a GPU for the snapshot; one that no job is promised counts as idle."""
+    """Return a GPU for the snapshot; one that is not promised to any job counts as idle."""
     state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
     return Gpu(gpu.id, "faulty" if gpu.faulty or not gpu.is_up else state, gpu.owner, gpu.holder)
 
@@ -71,7 +71,7 @@ def job_view(job: SimulatedJob, now: float) -> Job:
 
 
 def _live_view(job: SimulatedJob, like: Job, now: float) -> Job:
-    """The job as a live scheduler knows it, with what has changed since."""
+    """Return the job as a live scheduler knows it, with what has changed since."""
     done, each = job.done_by(now), like.gpus_per_pod
     trained_s = 0.0 if job.trained_from_s is None else now - job.trained_from_s
     return replace(

@@ -16,12 +16,12 @@ from simulator.scenario import Submission
 
 
 class SimulationStuck(Exception):
-    """No event is left, but jobs are; the text names one."""
+    """Raised when no event is left, but jobs are; the text names one."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedGpu:
-    """A GPU. `owner`: job that it is promised to; `holder`: job whose process has held it since `since`."""
+    """A GPU. `owner`: job to which it is promised; `holder`: job whose process has held it since `since`."""
 
     id: str
     node: str
@@ -29,12 +29,12 @@ class SimulatedGpu:
     holder: str | None = None
     since: float = 0.0
     is_up: bool = True  # whether its node is
-    faulty: bool = False  # from the beginning to the end; a job that has it then may go on with it
+    faulty: bool = False  # from the beginning to the end; a job that has it then may keep it
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedJob:
-    """An active job. `gpus`: its GPUs after the present operation; `holds`: the GPUs that its process holds."""
+    """An active job. `gpus`: its GPUs after the current operation; `holds`: the GPUs that its process holds."""
 
     given: Submission
     state: JobState = "submitted"
@@ -68,12 +68,12 @@ class SimulatedJob:
     gives_to: SimulatedJob | None = None  # newcomer that it shrinks for
 
     # on CPU
-    demand: float = math.inf  # cores that its present task can use
+    demand: float = math.inf  # cores that its current task can use
     share: float = 0.0  # cores it has
     rate: float | None = None  # last measured iterations per second
     rated_on: float | None = None  # cores during that measurement
     used: float = 0.0  # core-seconds, at `since`
-    used_before: float = 0.0  # of these, before its present node
+    used_before: float = 0.0  # of these, before its current node
     cpu_limit: float | None = None
     limit_end: Event | None = None
     limit_until_s: float | None = None
@@ -85,9 +85,9 @@ class SimulatedJob:
     move_refused_s: float | None = None
 
     # tasks, deadlines, failures
-    task: int = 0  # index of the present task
+    task: int = 0  # index of the current task
     task_s: float = 0.0  # run time of the task before its last requeue
-    task_from_s: float | None = None  # start of its present run
+    task_from_s: float | None = None  # start of its current run
     resumes: bool = False  # it continues a task from a checkpoint
     expected_s: float | None = None
     preempts: int = 0
@@ -100,7 +100,7 @@ class SimulatedJob:
         return self.done + (now - self.since) / self.iteration_s if self.iteration_s else self.done
 
     def ran_by(self, now: float) -> float:
-        """Return the run time of the present task in seconds."""
+        """Return the run time of the current task in seconds."""
         return self.task_s + (0.0 if self.task_from_s is None else now - self.task_from_s)
 
     def used_by(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Comparison policies by name: policies that others published, rebuilt from their descriptions; one module per family.
+"""Provides comparison policies by name: published policies, rebuilt from their descriptions; one module per family.
 
 `planner` is our own, the default of `reshape up`. Each returns decisions as `decide()` does, which the same simulator
 carries out. Called by `run.py` for a policy that a workload does not define itself, and by `validation`, which checks
@@ -30,7 +30,7 @@ PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {
 def policy_setup(name: str, workload: Workload) -> PolicySetup:
     """Return the setup of the policy `name`, a key of `PLANNERS`, for a workload of GPU jobs.
 
-    It has the costs of the workload's last policy, so that only the decisions differ.
+    It uses the costs of the workload's last policy, so that only the decisions differ.
     """
     if name == PLANNER:
         return _planner_setup(workload)

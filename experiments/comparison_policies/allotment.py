@@ -1,7 +1,7 @@
 """Defines the input and output of a comparison policy: job requests in, GPU counts (an allotment) out.
 
-The policies are functions from requests to counts. The counts are carried out by the simulator
-(`allotment_policy.py`) or, in `validation`, by models of the authors' own simulators. Pure.
+The policies are functions from requests to counts. The simulator (`allotment_policy.py`) or, in `validation`, models of
+the authors' own simulators carry out the counts. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AllotmentRequest:
     submit_s: float
     counts: tuple[int, ...]  # allowed, ascending
     asked: int  # requested by its user
-    has: int  # present count; 0: it waits
+    has: int  # current count; 0: it waits
     attained: float  # GPU-seconds received so far
     seconds: Callable[[int], float]
     due_s: float | None = None  # deadline on the same clock as `submit_s`

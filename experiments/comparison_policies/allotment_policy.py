@@ -1,7 +1,7 @@
 """Converts an allotment (GPUs by job) to decisions, for policies that count GPUs without placing them.
 
-Promises decisions that pass `check`: a job that gets fewer GPUs shrinks or is requeued first; other jobs take its GPUs
-after it has released them. Called by the comparison policies; pure.
+Promises decisions that pass `check`: a job that gets fewer GPUs first shrinks or is requeued; other jobs take its GPUs
+once it has released them. Called by the comparison policies; pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from experiments.comparison_policies.allotment import Allotment, AllotmentReques
 
 
 def total(snapshot: ClusterSnapshot) -> int:
-    """Return the number of healthy GPUs of all schedulable nodes, also those in use."""
+    """Return the number of healthy GPUs of all schedulable nodes, including those in use."""
     return sum(node.healthy for node in snapshot.nodes if node.schedulable)
 
 
@@ -35,7 +35,7 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
     """Return the next decisions towards `wanted`; call again after they are carried out.
 
     Each job stays on one node: a newcomer goes to the node with most idle GPUs and takes the largest allowed count up
-    to `wanted` that is idle there; if `whole`, it starts on that full count only.
+    to `wanted` that is idle there; if `whole`, it starts only on that full count.
     """
     order = {job: place for place, job in enumerate(wanted)}
     running = [job for job in snapshot.placed if job.state == "running" and not job.leased and job.stoppable]
@@ -63,7 +63,7 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
 
 
 def _request(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attained: float) -> AllotmentRequest | None:
-    """Return the request of one job, with the speeds of the first open node: such policies take all GPUs as equal."""
+    """Return one job's request, with the speeds of the first open node: such policies treat all GPUs as equal."""
     nodes = [n for n in snapshot.nodes if n.schedulable and n.gpus]
     counts = tuple(n for n in job.optional if n <= max((len(node.gpus) for node in nodes), default=0))
     if not counts:

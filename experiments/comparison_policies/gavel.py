@@ -1,8 +1,8 @@
-"""Gavel (OSDI 2020): time shares per job and GPU type from a linear program, carried out in rounds.
+"""Implements Gavel (OSDI 2020): time shares per job and GPU type from a linear program, carried out in rounds.
 
 Source: its sections 3 and 4. A job runs on its requested count; the policy chooses its share of time on each GPU type.
-`GavelRounds` assigns rounds so that the received time approaches these shares. Without space sharing, and without the
-deficits of its mechanism, which only break ties. Stateful: one object per run.
+`GavelRounds` assigns rounds so that the received time approaches these shares. Without space sharing, and without its
+mechanism's deficits, which only break ties. Stateful: one object per run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GavelRounds:
         self._had: dict[tuple[str, str], float] = {}
 
     def ran(self, job: str, kind: str, seconds: float) -> None:
-        """Record received time; ignores jobs that have ended meanwhile."""
+        """Record received time; ignore jobs that have ended meanwhile."""
         if (job, kind) in self._had:
             self._had[job, kind] += seconds
 

@@ -1,4 +1,4 @@
-"""Optimus (EuroSys 2018), section 4.1: one unit for each job, then greedily by marginal gain. Pure.
+"""Implements Optimus (EuroSys 2018), section 4.1: one unit for each job, then greedily by marginal gain. Pure.
 
 With true remaining times it is the "Optimus+Oracle" of Pollux's evaluation (OSDI 2021).
 """

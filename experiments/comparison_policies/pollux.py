@@ -1,9 +1,9 @@
-"""Pollux (OSDI 2021): maximises goodput with fairness. Stateful: one object per run.
+"""Implements Pollux (OSDI 2021): maximises goodput with fairness. Stateful: one object per run.
 
 Source: its section 4.2 and the settings of its simulator: power mean of speed-ups with p = -1; a restart discounts the
 gain of a changed job; no job gets more than twice its largest count so far. With p = -1 the mean is largest where a sum
-over jobs is least, so that dynamic programming finds the best counts exactly, where Pollux has a genetic search. Pollux
-also places jobs; here the caller does.
+over jobs is least, so that dynamic programming finds the best counts exactly, where Pollux uses a genetic search.
+Pollux also places jobs; here the caller does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pollux:
         for job in jobs:
             counts = np.array([0, *self._reachable(job)])
             costs = np.array(_costs(job, counts.tolist(), fair))
-            # Row i: the jobs so far share `total - counts[i]` GPUs, for every total; impossible ones cost for ever.
+            # Row i: the jobs so far share `total - counts[i]` GPUs, for every total; impossible ones cost infinity.
             before = np.arange(gpus + 1)[None, :] - counts[:, None]
             ways = np.where(before >= 0, least[np.maximum(before, 0)], math.inf) + costs[:, None]
             pick = ways.argmin(axis=0)

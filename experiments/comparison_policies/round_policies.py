@@ -28,7 +28,7 @@ class RoundPolicy:
 
     policy: Callable[[], Allot]
     round_s: float
-    whole: bool = False  # a job runs on its requested count only
+    whole: bool = False  # a job runs only on its requested count
 
 
 POLICIES: Mapping[str, RoundPolicy] = {

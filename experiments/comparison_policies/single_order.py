@@ -1,4 +1,4 @@
-"""EDF and SRTF: policies that serve the jobs in one sorted order. Pure."""
+"""Implements EDF and SRTF: policies that serve the jobs in one sorted order. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from experiments.comparison_policies.allotment import Allotment, AllotmentReques
 
 
 def edf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
-    """Earliest deadline first, greedy and elastic, as ElasticFlow (ASPLOS 2023, section 6.1) compares with it.
+    """Serve the earliest deadline first, greedy and elastic, as ElasticFlow's baseline (ASPLOS 2023, section 6.1).
 
     Gives each job, by deadline, the largest allowed count that is left; jobs without a deadline come last.
     """
@@ -23,7 +23,7 @@ def edf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
 
 
 def srtf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
-    """Shortest remaining time first, preemptive: minimises mean JCT on one machine (Schrage 1968).
+    """Serve the shortest remaining time first, preemptive: minimises mean JCT on one machine (Schrage 1968).
 
     Sorts by remaining seconds on the requested count and skips jobs that do not fit, like the baselines of Tiresias
     (NSDI 2019, section 2.2) and Voda.

@@ -1,4 +1,4 @@
-"""Tiresias (NSDI 2019): discretised least attained service. Stateful: one object per run.
+"""Implements Tiresias (NSDI 2019): discretised least attained service. Stateful: one object per run.
 
 Source: its sections 3.2 and 4.1. The limits differ between evaluations: Pollux's simulator has two queues, split at 16
 GPU-hours; ElasticFlow's has three, split at 3,250 and 7,200 GPU-seconds.

@@ -1,4 +1,4 @@
-"""The two queues of Tiresias-L (Gu et al., NSDI 2019), which prefer jobs of little GPU time.
+"""Tracks the two queues of Tiresias-L (Gu et al., NSDI 2019), which prefer jobs with little GPU time.
 
 Level 0 is the higher one. GPU time counts from a job's last start, as in Voda. Called by `voda.py`.
 """

@@ -1,9 +1,9 @@
-"""The policies of Voda (github.com/heyfey/vodascheduler), rebuilt from its source code.
+"""Implements the policies of Voda (github.com/heyfey/vodascheduler), rebuilt from its source code.
 
-Each allots all GPUs anew when a job arrives or ends, at most once per `LIMIT_S` as in Voda's measured runs (branch
-`exp`), by its own rule: elastic FIFO and SRJF; FfDL's dynamic program (Saxena et al., MASCOTS 2020);
-AFS-L (Hwang et al., NSDI 2021); elastic Tiresias (Wu et al., TPDS 2021) on the queues of Tiresias-L (Gu et al.,
-NSDI 2019). Called by name and by `validation/voda_figures.py`.
+Each reallocates all GPUs when a job arrives or ends, at most once per `LIMIT_S` as in Voda's measured runs (branch
+`exp`), by its own rule: elastic FIFO and SRJF; FfDL's dynamic program (Saxena et al., MASCOTS 2020); AFS-L (Hwang et
+al., NSDI 2021); elastic Tiresias (Wu et al., TPDS 2021) on the queues of Tiresias-L (Gu et al., NSDI 2019). Called by
+name and by `validation/voda_figures.py`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _preferred(top: AllotmentRequest, other: AllotmentRequest, result: Allotment
     """Return which of two jobs AFS-L prefers (NSDI 2021, Algorithm 1)."""
     if not result[top.id] and not result[other.id]:
         return other if _length(top) >= _length(other) else top
-    # Of equally long jobs the later one counts as shorter, as printed.
+    # Of equally long jobs, the later one counts as shorter, as printed.
     is_longer = _seconds(top, result) >= _seconds(other, result)
     shorter, longer = (other, top) if is_longer else (top, other)
     return longer if _worth_to_longer(longer, result) > _worth_to_shorter(shorter, result) else shorter
@@ -195,7 +195,7 @@ def _seconds(job: AllotmentRequest, result: Allotment) -> float:
 
 
 def _worth_to_shorter(job: AllotmentRequest, result: Allotment) -> float:
-    """Return the gain of the next step relative to the present speed."""
+    """Return the gain of the next step relative to the current speed."""
     has = result[job.id]
     return step_gain(job, has) / speed_up(job, has) if has else math.inf
 

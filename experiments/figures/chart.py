@@ -1,6 +1,6 @@
 """Describes a chart as values: panels of lines, bars and spans, with the paper's published numbers beside ours.
 
-Built by the other modules of this folder, drawn by `reshape/output/charts.py`. Pure.
+Built by the other modules of this package, drawn by `reshape/output/charts.py`. Pure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ POLICIES = ("default", "termination", "sidecar-printed", "sidecar")
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A curve; `published`: points that the paper prints, drawn as single marks. `drawn` "step": holds until the next
-    point; "area": a step on top of the areas before it; "marked": a line with a mark at each point."""
+    """A curve; `published`: points that the paper prints, drawn as single marks.
+
+    `drawn`: "step" holds until the next point; "area" is a step stacked on the areas before it; "marked" is a line with
+    a mark at each point.
+    """
 
     name: str
     points: Points
@@ -29,7 +32,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class ChartBars:
-    """A bar per group, `spread` above and below it, and a mark where the paper publishes the same number."""
+    """A bar per group, with `spread` above and below, and a mark where the paper publishes the same number."""
 
     name: str
     values: Mapping[str, float]
@@ -39,7 +42,7 @@ class ChartBars:
 
 @dataclass(frozen=True, slots=True)
 class ChartSpan:
-    """A time in a row; spans of the same `of` have the same colour. `idle`: nobody trains there."""
+    """A time span in a row; spans with the same `of` share a colour. `idle`: nobody trains there."""
 
     row: str
     of: str
@@ -60,7 +63,7 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class ChartPanel:
-    """One pair of axes. `ticks`: the only values of x worth a number; `log`: y grows by factors."""
+    """One pair of axes. `ticks`: the only values of x worth a number; `log`: logarithmic y."""
 
     title: str
     x: str
@@ -75,7 +78,7 @@ class ChartPanel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure. `origin` says where its numbers come from, such as "Simulated, seed 0"; `notes` stand below it."""
+    """A figure. `origin` says where its numbers come from, such as "Simulated, seed 0"; `notes` go below it."""
 
     title: str
     origin: str
@@ -84,7 +87,7 @@ class Chart:
 
 
 def distribution(values: Iterable[float]) -> Points:
-    """The share of all values that is at most so large."""
+    """Return the cumulative distribution: the share of values that are at most each value."""
     ordered = sorted(values)
     return [(0.0, 0.0), *((value, i / len(ordered)) for i, value in enumerate(ordered, 1))]
 

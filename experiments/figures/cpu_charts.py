@@ -1,6 +1,6 @@
 """Builds the charts of jobs that train on CPU: loss curves, CPU use and growth efficiency of containers, moves.
 
-CPU use follows from progress: a job's core-seconds are spread evenly over its iterations. Pure.
+CPU use follows from progress: a job's core-seconds are distributed evenly over its iterations. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EFFICIENCY_EVERY_S = 20.0
 
 
 def specon_progress(results: ExperimentResults) -> Chart:
-    """Return the loss of VAE, Bi-RNN and GRU over the time of a training alone (SpeCon, Figure 1)."""
+    """Return the loss of VAE, Bi-RNN and GRU over the time of a training run alone (SpeCon, Figure 1)."""
     curves = [line for line in _losses(results) if line.name.partition("(")[0] in SPECON_FALLEN]
     named = {line.name.partition("(")[0]: line.points for line in reversed(curves)}
     printed = [ChartLine(model, [(0.2, 1 - fallen)], published=True) for model, fallen in SPECON_FALLEN.items()]
@@ -32,7 +32,7 @@ def specon_progress(results: ExperimentResults) -> Chart:
 
 
 def flowcon_progress(results: ExperimentResults) -> Chart:
-    """Return the loss of the five models over the time of a training alone (FlowCon, Figure 1)."""
+    """Return the loss of the five models over the time of a training run alone (FlowCon, Figure 1)."""
     return _progress([*_losses(results), ChartLine("GRU(T)", FLOWCON_GRU, published=True)])
 
 
@@ -54,7 +54,7 @@ def _fall(work: CpuWork) -> Points:
 
 
 def cpu_usage(results: ExperimentResults, policy: str, title: str, notes: tuple[str, ...] = ()) -> Chart:
-    """Return the share of each node's cores that each of its containers uses, on top of each other."""
+    """Return the share of each node's cores that each of its containers uses, stacked."""
     workload = results.run(policy).workload
     panels = [
         ChartPanel(
@@ -115,7 +115,7 @@ def _efficiency(results: ExperimentResults, policy: str, job_id: str) -> Points:
 
 
 def _done_at(trail: Points, at: float) -> float:
-    """Return the iterations done at that time; progress is even between two changes of speed."""
+    """Return the iterations done at that time; progress is linear between two changes of speed."""
     before = max((point for point in trail if point[0] <= at), default=trail[0])
     after = min((point for point in trail if point[0] > at), default=before)
     if after[0] <= before[0]:

@@ -81,9 +81,9 @@ def _trained_on(results: ExperimentResults, policy: str) -> dict[str, list[Chart
 
 
 def speed_by_gpus(results: ExperimentResults) -> Chart:
-    """Return the speed of ResNet-18 and -34 by number of GPUs, on both types, and as a multiple of one (Figure 2).
+    """Return the speed of ResNet-18 and -34 by number of GPUs, on both types, and relative to one GPU (Figure 2).
 
-    Lines are those of what the workload runs on; models of the same batch have the same multiple, drawn once.
+    The lines are the speeds on which the workload runs; models of the same batch have the same ratio, drawn once.
     """
     types = list(dict.fromkeys(node.gpu_type for node in results.runs[0].workload.nodes))
     speeds = {gpu_type: _speeds(results, gpu_type) for gpu_type in types}

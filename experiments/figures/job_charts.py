@@ -54,7 +54,7 @@ def _means(results: ExperimentResults, policy: str, baseline: str) -> ChartBars:
 
 
 def _printed_s(results: ExperimentResults, policy: str, baseline: str, measure: str) -> float | None:
-    """Return the paper's seconds, or what its ratio to the baseline gives."""
+    """Return the paper's seconds, or what its ratio to the baseline implies."""
     seconds = results.published(policy, f"{measure}_s")
     before = results.published(baseline, f"{measure}_s")
     ratio = results.published(policy, f"{measure}_ratio", baseline)
@@ -62,7 +62,7 @@ def _printed_s(results: ExperimentResults, policy: str, baseline: str, measure: 
 
 
 def _gains_over(results: ExperimentResults, baseline: str, policy: str) -> list[str]:
-    """Return what the jobs of a policy gain over a baseline, and in a second line what the paper prints of that."""
+    """Return what a policy's jobs gain over a baseline, and in a second line what the paper prints about that."""
     found = report.gains(results.completion_times(baseline), results.completion_times(policy))
     printed = {name: paper for name in found if (paper := results.published(policy, name)) is not None}
     lines = [f"{policy} beside {baseline}: {_gains_in_words(found)}."]
@@ -81,7 +81,7 @@ def _gains_in_words(found: Mapping[str, float]) -> str:
 
 
 def _on_average(found: Mapping[str, float], measure: str) -> str:
-    """Return a mean as a share where it is known as one, else in seconds; empty if there is none."""
+    """Return a mean as a share if known as one, else in seconds; empty if there is none."""
     if found.get(measure):
         return f"{abs(found[measure]):.1%}"
     return f"{abs(found[f'{measure}_s']):.1f} s" if found.get(f"{measure}_s") else ""
@@ -90,7 +90,7 @@ def _on_average(found: Mapping[str, float], measure: str) -> str:
 def by_setting(results: ExperimentResults, title: str, settings: Mapping[str, str]) -> Chart:
     """Return the completion time of each of FlowCon's three jobs by setting (Figures 3 to 6).
 
-    `settings`: words by policy; NA, without limits, stands last.
+    `settings`: words by policy; NA, without limits, comes last.
     """
     kinds = [job.cpu.kind for job in results.jobs if job.cpu is not None]
     chosen = {**settings, "na": "NA"}

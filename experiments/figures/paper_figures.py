@@ -21,7 +21,7 @@ from experiments.workloads.saving_times import EXPERIMENT as SAVING
 class PaperFigure:
     """One figure. `build` takes what its experiment yields: its results, or recorded rows.
 
-    `part`: the experiment's share of a figure that several draw; `not_drawn`: the reason.
+    `part`: the experiment's part of a figure drawn from several; `not_drawn`: the reason.
     """
 
     paper: str  # sidecar, specon, flowcon, slaml

@@ -1,4 +1,4 @@
-"""Gives the figures access to an experiment's results: runs of the first seed, means of all, and published numbers."""
+"""Gives the figures access to an experiment's results: first-seed runs, means over all seeds, and published numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SINCE = "seconds since the first job was submitted"
 
 @dataclass(frozen=True)
 class ExperimentResults:
-    """`runs`: of the first seed, one per policy; `summary`: of all seeds (`report.summary`)."""
+    """An experiment's results.
+
+    `runs`: of the first seed, one per policy; `summary`: of all seeds (`report.summary`).
+    """
 
     runs: Sequence[SimulationRun]
     summary: Mapping[str, Any]
@@ -29,7 +32,7 @@ class ExperimentResults:
 
     @property
     def zero(self) -> float:
-        """First submission, from which all charts count."""
+        """Return the first submission, the origin of time in all charts."""
         return min(job.arrival_s for job in self.jobs)
 
     def run(self, policy: str) -> SimulationRun:
@@ -41,7 +44,7 @@ class ExperimentResults:
         return tuple(policy for policy in policies if policy in known)
 
     def mean(self, policy: str, measure: str) -> float:
-        """Return the mean of all seeds."""
+        """Return the mean over all seeds."""
         return next(float(r[measure]) for r in self.summary["rows"] if r["policy"] == policy and r["seed"] is None)
 
     def spread(self, policy: str, measure: str) -> float:
@@ -77,7 +80,7 @@ class ExperimentResults:
 
     @property
     def one_run(self) -> str:
-        """Return the origin of what is drawn of a single run."""
+        """Return the origin of what a single run shows."""
         seeds = len(self.summary["seeds"])
         return f"Simulated, seed {self.runs[0].workload.seed} of {seeds}" if seeds > 1 else "Simulated"
 

@@ -1,4 +1,4 @@
-"""Builds the charts of what saving and resuming takes (SpeCon, Figures 2 and 3) from recorded trainings. Pure."""
+"""Builds the charts of how long saving and resuming takes (SpeCon, Figures 2 and 3) from recorded trainings. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARES = (0.3, 0.7)
 
 
 def by_progress(rows: Sequence[Row]) -> Chart:
-    """Return the time of each stop of the VAE, by share of its training (Figure 2)."""
+    """Return the time of each stop of the VAE, by share of its training done (Figure 2)."""
     found = [row for row in rows if row["model"] == "vae"]
     lines = [
         ChartLine(row["framework"], [(100 * at, s) for at, s in zip(row["at"], both(row), strict=True)], "marked")
@@ -38,7 +38,7 @@ def by_model(rows: Sequence[Row]) -> Chart:
 
 
 def _nearest(row: Row, share: float) -> float:
-    """Return the time of the stop next to that share: a training stops at a step that it prints."""
+    """Return the time of the stop closest to that share: a training stops at a step that it prints."""
     return min(zip(row["at"], both(row), strict=True), key=lambda stop: abs(stop[0] - share))[1]
 
 

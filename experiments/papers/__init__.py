@@ -1,1 +1,1 @@
-"""Holds what the papers' experiments came to here, and writes the tables of docs/papers.md from it."""
+"""Holds our results of the papers' experiments, and writes the tables of docs/papers.md from them."""

@@ -1,4 +1,4 @@
-"""Changes one input of an experiment whose figures miss its paper's, to show what the miss hangs on.
+"""Changes one input of an experiment whose figures miss its paper's, to show what the miss depends on.
 
 `reshape paper all` runs each beside the experiment; docs/papers.md shows both. Called by it and by `page.py`.
 """
@@ -26,7 +26,7 @@ Change = Callable[[Workload], Workload]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One experiment with one input changed, and which of its figures to look at."""
+    """One experiment with one input changed, and which of its figures to compare."""
 
     name: str
     experiment: str
@@ -36,7 +36,7 @@ class Cause:
 
     @property
     def figures(self) -> list[PublishedFigure]:
-        """Return the published figures of the experiment that are looked at."""
+        """Return the published figures of the experiment to compare."""
         return [f for f in published(self.experiment) if (f.policy, f.measure) in self.shown]
 
     def draw(self, seed: int) -> Workload:
@@ -51,7 +51,7 @@ def _one_epoch(workload: Workload) -> Workload:
 
 
 def _of_table_iv(workload: Workload) -> Workload:
-    """Let one epoch take as long as Table IV says of its type 0: all jobs on ImageNet longer by the same factor."""
+    """Make one epoch take as long as Table IV says for its type 0: scale all jobs on ImageNet by the same factor."""
     known = workload.policy_setups[0].profiles
     longer = {node.gpu_type: _alone_s(node.gpu_type) / known.speeds["0", node.gpu_type][1].seconds
               for node in workload.nodes}  # fmt: skip
@@ -63,14 +63,14 @@ def _alone_s(gpu_type: str) -> float:
 
 
 def _default_read_as(workload: Workload, **reading: bool) -> Workload:
-    """Let the default scheduler read the paper in another way."""
+    """Let the default scheduler use another reading of the paper."""
     first, *others = workload.policy_setups
     plan = sidecar_baselines.default(workload.jobs, **reading)
     return replace(workload, policy_setups=(replace(first, plan=plan), *others))
 
 
 def _blind_to_restarts(workload: Workload) -> Workload:
-    """Let the termination approach grow jobs without counting what a restart takes."""
+    """Let the termination approach grow jobs without accounting for the time of a restart."""
     plan = partial(sidecar_baselines.termination, sees_restarts=False)
     setups = (replace(s, plan=plan) if s.name == "termination" else s for s in workload.policy_setups)
     return replace(workload, policy_setups=tuple(setups))
@@ -83,7 +83,7 @@ def _on_measured_speeds(workload: Workload) -> Workload:
 
 
 def _on_8(workload: Workload, up: float) -> Workload:
-    """Let jobs on ImageNet be so many times as fast on 8 GPUs as on one."""
+    """Make jobs on ImageNet `up` times as fast on 8 GPUs as on one."""
     known = workload.policy_setups[0].profiles.speeds
     return _with_speeds(
         workload, lambda kind, gpu_type, n, speed: known[kind, gpu_type][1].seconds / up if n == 8 else speed.seconds
@@ -91,7 +91,7 @@ def _on_8(workload: Workload, up: float) -> Workload:
 
 
 def _by_batch(workload: Workload) -> Workload:
-    """Take all speeds on several GPUs from the law, those on 2 and 4 too, by the batch of each type."""
+    """Take all speeds on several GPUs from the law, including those on 2 and 4, by the batch of each type."""
     known = workload.policy_setups[0].profiles.speeds
     batches = [batch_of(named) for named in JOB_SETS["one"]]
     return _with_speeds(
@@ -120,7 +120,7 @@ def _with_profiles(workload: Workload, profiles: Profiles) -> Workload:
 
 
 def _without_moves(workload: Workload) -> Workload:
-    """Keep each job of `sidecar` on the node that it began on, as both baselines do."""
+    """Keep each job of `sidecar` on the node on which it began, as both baselines do."""
     *others, ours = workload.policy_setups
     settings = replace(ours.settings, moves=False)
     staying = replace(ours, plan=partial(decide, settings=settings), settings=settings)
@@ -128,7 +128,7 @@ def _without_moves(workload: Workload) -> Workload:
 
 
 def _light(workload: Workload) -> Workload:
-    """Stretch the arrivals to a third of the load, and let pods beside each other lose more speed."""
+    """Stretch the arrivals to a third of the load, and make pods on one node lose more speed."""
     jobs = tuple(replace(job, arrival_s=3 * job.arrival_s) for job in workload.jobs)
     return replace(workload, jobs=jobs, contention=0.25)
 
@@ -157,7 +157,7 @@ def _even_curves(workload: Workload) -> Workload:
 
 
 def _two_curves(workload: Workload) -> Workload:
-    """Give MNIST on PyTorch and on TensorFlow a curve each; the shares were searched for, in steps of a hundredth."""
+    """Give MNIST on PyTorch and on TensorFlow their own curves; the shares were searched for, in steps of 0.01."""
     model = loss_curves.MODELS["MNIST"]
     curves = {
         kind: loss_curves.head_and_tail(model.first, model.last, fallen) for kind, fallen in FALLEN_OF_MNIST.items()

@@ -1,4 +1,4 @@
-"""Lists the tables, figures and claims of the four papers that no simulated figure stands for.
+"""Lists the tables, figures and claims of the four papers that no simulated figure represents.
 
 Their figures and tables with numbers are in `published_figures.py`. Called by `page.py`.
 """
@@ -23,7 +23,7 @@ INPUT = "an input: what real trainings gave"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One table, figure or claim, and what shows it here; `-` where a column has nothing."""
+    """One table, figure or claim, and what shows it here; `-` in an empty column."""
 
     paper: str
     where: str
@@ -43,7 +43,7 @@ def _picture(paper: str, where: str, what: str, command: str) -> Claim:
 
 
 def _falls(paper: str, what: str, experiment: str, after: float, printed: Mapping[str, float]) -> Claim:
-    """Return the row of a Figure 1: the share of its whole fall that a recorded loss has after a share of the work."""
+    """Return the row of a Figure 1: the share of its fall that a recorded loss has made after a share of the work."""
     curves = {kind: recorded_trainings.loss(kind) for kind in printed}
     fallen = {kind: (curve(0) - curve(after)) / (curve(0) - curve(1)) for kind, curve in curves.items()}
     verdict = " / ".join(verdicts.of_amount(printed[kind], share) for kind, share in fallen.items())
@@ -60,7 +60,7 @@ def _percent(shares: Iterable[float]) -> str:
 
 
 def _saved() -> Claim:
-    """Return the row of what saving and resuming takes: seconds, mean and deviation over the shares of a VAE."""
+    """Return the row of saving and resuming times: seconds, mean and deviation over the shares of a VAE."""
     rows = [row for row in saving_times.rows() if row["model"] == "vae"]
     others = [seconds for row in saving_times.rows() if row not in rows for seconds in saving_times.both(row)]
     ours = ", ".join(f"{row['framework']} {saving_times.mean(saving_times.both(row))}" for row in rows)
@@ -75,7 +75,7 @@ def _saved() -> Claim:
 
 
 def _contention() -> Claim:
-    """Return the row of what trainings on one node lose to each other, of which no paper prints a number."""
+    """Return the row of how much trainings on one node slow each other, for which no paper prints a number."""
     rows = measured_contention.rows()
     each = ", ".join(f"{row['model']} {row['framework']} {_percent([row['contention']])}" for row in rows)
     rough = max(max(row["alone"]) / min(row["alone"]) - 1.0 for row in rows)
@@ -88,7 +88,7 @@ def _contention() -> Claim:
 
 
 def figure_2() -> Claim:
-    """Return the row of Figure 2: how many times as fast jobs of W1 on ImageNet are, on each count, as on one GPU."""
+    """Return the row of Figure 2: how many times as fast as on one GPU W1's jobs on ImageNet are, on each count."""
     profiles = build("elastic-w1", 0).policy_setups[0].profiles
     known = [of for (job_type, _), of in profiles.speeds.items() if job_type != SMALL]
     ups = {n: sorted({round(of[1].seconds / of[n].seconds, 2) for of in known}) for n in SIZES}

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/papers.md: every table, figure and claim of the four papers beside what came out here.
+"""Writes the tables of docs/papers.md: every table, figure and claim of the four papers beside our result.
 
-Each row has the paper's figure, ours simulated, ours live, a verdict (`verdicts.py`), and where it misses the reason
+Each row has the paper's figure, ours simulated, ours live, a verdict (`verdicts.py`), and for a miss the reason
 (`reasons.py`). Called by `reshape paper all`, by `make reference` and by tests.
 """
 
@@ -25,7 +25,7 @@ COLUMNS = ("Policy", "Measure", "Paper", "Simulated", "Verdict", "Reason", "Live
 
 
 def write(simulated: Figures) -> list[Path]:
-    """Write the figures and the page of a clone; return what was written: nothing where there is no clone."""
+    """Write the figures and the page in a clone; return what was written: nothing outside a clone."""
     path = CLONE / PAGE
     if not path.is_file():
         return []
@@ -36,7 +36,7 @@ def write(simulated: Figures) -> list[Path]:
 
 
 def page(text: str) -> str:
-    """Return docs/papers.md with everything between its markers made anew from the kept figures."""
+    """Return docs/papers.md with everything between its markers regenerated from the kept figures."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     simulated, live = results.load(), results.load(results.LIVE)
@@ -71,7 +71,7 @@ def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
 
 
 def row(name: str, figure: PublishedFigure, simulated: Figures, live: Figures) -> tuple[str, ...]:
-    """Return the cells of one figure, in the order of `COLUMNS`: simulated and live have each its own verdict."""
+    """Return the cells of one figure, in the order of `COLUMNS`: simulated and live each have their own verdict."""
     found, really = results.of(simulated, name, figure), results.of(live, name, figure)
     verdict = (verdicts.of(figure, found["ours"], simulated[name]["seeds"]) if found else None) or "not simulated"
     lived = verdicts.of_live(figure, really["ours"]) or NONE if really else NONE

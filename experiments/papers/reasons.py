@@ -1,6 +1,6 @@
-"""Says where each experiment stands in its paper, and why a figure misses the paper's.
+"""Names each experiment's place in its paper, and why a figure misses the paper's.
 
-`_RULES` names the reason of each figure: the first rule that fits holds. Called by `page.py`. Pure.
+`_RULES` names the reason for each figure: the first rule that fits applies. Called by `page.py`. Pure.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ _LIVE_RULES: Sequence[tuple[str, str, str, str]] = (
 
 
 def place(experiment: str) -> str:
-    """Return where an experiment stands in its paper."""
+    """Return an experiment's place in its paper."""
     where = _PLACES[original(experiment)]
     if experiment.endswith("-measured"):
         return f"{where}, on measured speeds of others"

@@ -1,7 +1,7 @@
-"""Keeps the figures of every experiment of the papers, simulated and live, as data that is committed.
+"""Keeps the figures of every experiment of the papers, simulated and live, as committed data.
 
-`simulated.json` is written by `reshape paper all`; `live.json`, of the same shape, where experiments ran on real
-processes. `page.py` turns both into docs/papers.md. Called by it, by `reshape paper` and by tests.
+`reshape paper all` writes `simulated.json`; `live.json`, of the same form, is for experiments on real processes.
+`page.py` turns both into docs/papers.md. Called by it, by `reshape paper` and by tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Kept(TypedDict):
 
 
 class KeptExperiment(TypedDict):
-    """Figures of one experiment, and over how many seeds (or runs) they are means."""
+    """Figures of one experiment, and the number of seeds (or runs) over which they are means."""
 
     seeds: int
     figures: list[Kept]
@@ -52,12 +52,12 @@ Figures = Mapping[str, KeptExperiment]
 
 
 def seeds_of(name: str) -> int:
-    """Return the seeds of an experiment in `reshape paper all`; 1 if nothing is drawn."""
+    """Return the number of seeds of an experiment in `reshape paper all`; 1 if nothing is drawn."""
     return SEEDS if is_drawn(name) else 1
 
 
 def kept(summary: Mapping[str, Any]) -> KeptExperiment:
-    """Return what is kept of a summary with the comparison of `verdicts` under "paper"."""
+    """Return what is kept of a summary that has the comparison of `verdicts` under "paper"."""
     figures = [
         Kept(
             policy=row["policy"], measure=row["measure"], against=row["against"], ours=_short(row["ours"]),
@@ -69,14 +69,14 @@ def kept(summary: Mapping[str, Any]) -> KeptExperiment:
 
 
 def load(name: str = SIMULATED) -> Figures:
-    """Return the figures that are kept in `simulated.json` or `live.json`; empty if there is no such file."""
+    """Return the figures in `simulated.json` or `live.json`; empty if there is no such file."""
     path = Path(__file__).parent / name
     found: Figures = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
 
 def as_text(figures: Figures) -> str:
-    """Return the content of the file, a figure a line."""
+    """Return the content of the file, one figure per line."""
     parts = []
     for name, experiment in figures.items():
         lines = ",\n".join(f"    {json.dumps(figure)}" for figure in experiment["figures"])
@@ -85,7 +85,7 @@ def as_text(figures: Figures) -> str:
 
 
 def of(figures: Figures, name: str, wanted: PublishedFigure) -> Kept | None:
-    """Return what is kept of a published figure; None if that has not run."""
+    """Return what is kept for a published figure; None if that has not run."""
     experiment = figures.get(name)
     for figure in experiment["figures"] if experiment else ():
         if (figure["policy"], figure["measure"], figure["against"]) == (wanted.policy, wanted.label, wanted.against):
@@ -103,5 +103,5 @@ def value(figures: Figures, name: str, policy: str, measure: str) -> float:
 
 
 def _short(number: float) -> float:
-    """Four significant digits: a sum in another order differs in the sixteenth, also where all else is equal."""
+    """Round to four significant digits: another order of summation changes the sixteenth, though all else is equal."""
     return float(f"{round(number, 9):.4g}")

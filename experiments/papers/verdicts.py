@@ -1,4 +1,4 @@
-"""Says in words how near a figure of ours is to a paper's; the rules stand in docs/papers.md.
+"""Says in words how close a figure of ours is to a paper's; the rules are in docs/papers.md.
 
 Called by `reshape paper` and by `page.py`. Pure.
 """
@@ -44,13 +44,13 @@ def compare(summary: Mapping[str, Any], figures: Sequence[PublishedFigure] | Non
 
 
 def of(figure: PublishedFigure, ours: float, seeds: int) -> str | None:
-    """Return the verdict on a figure; None where the paper has none, nor a direction."""
+    """Return the verdict on a figure; None if the paper has neither a figure nor a direction."""
     if figure.within is not None or figure.at_most is not None:
         held = figure.holds(ours, seeds)
-        if held is False:  # None: a floor is claimed of its own seeds only
+        if held is False:  # None: a floor is claimed only for its own seeds
             return "misses its claim"
         if held and (figure.within is not None or figure.paper == figure.at_most):
-            return "as claimed"  # one that is claimed to do no harm only is compared with the paper's gain, too
+            return "as claimed"  # one that is only claimed to do no harm is compared with the paper's gain, too
     if figure.against is not None:
         return of_ratio(figure.paper, ours)
     if figure.paper is None:
@@ -59,7 +59,7 @@ def of(figure: PublishedFigure, ours: float, seeds: int) -> str | None:
 
 
 def of_live(figure: PublishedFigure, ours: float) -> str | None:
-    """Return the verdict on a live figure, of which nothing is claimed."""
+    """Return the verdict on a live figure, for which nothing is claimed."""
     return of(replace(figure, within=None, at_most=None), ours, 0)
 
 

@@ -1,7 +1,7 @@
-"""Readers of other people's traces, by name of the format; docs/reference/traces.md says what each reads and assumes.
+"""Reads other people's traces, by name of the format; docs/reference/traces.md says what each reads and assumes.
 
-A reader takes the folder that the user names and gives a `Trace`; `replay` makes a workload of it. Called by
-`reshape simulate --trace`, and by benchmarks. Raises `NoWorkload` with one sentence for what is missing or odd.
+A reader takes the folder that the user names and returns a `Trace`; `replay` makes a workload of it. Called by `reshape
+simulate --trace`, and by benchmarks. Raises `NoWorkload` with one sentence for missing or odd input.
 """
 
 from __future__ import annotations

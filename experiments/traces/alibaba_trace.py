@@ -1,8 +1,8 @@
-"""Alibaba's GPU clusters: openb of 2023 (`openb_pod_list_*.csv`) and PAI of 2020 (`pai_task_table.csv`).
+"""Reads Alibaba's GPU traces: openb of 2023 (`openb_pod_list_*.csv`) and PAI of 2020 (`pai_task_table.csv`).
 
-openb: pods with GPUs that ran and were deleted; those that were still running when the trace ended are left out
-(D11). PAI: jobs all of whose tasks were `Terminated`, which is how PAI writes that they ended well; a job has the
-GPUs of all instances of all its tasks, and its submission is its first start, since no other time is there.
+openb: pods with GPUs that ran and were deleted; those still running at the end of the trace are left out (D11). PAI:
+jobs all of whose tasks were `Terminated`, PAI's word for success; a job has the GPUs of all instances of all its tasks,
+and its submission is its first start, since no other time is given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARED = "a share of a GPU counts as a whole one"
 
 
 def openb(place: TraceSource) -> Trace:
-    """Read the trace of 2023. Failed pods count as jobs, because hardly any other pod of this trace ended."""
+    """Read the trace of 2023. Failed pods count as jobs, because hardly any other pod in this trace ended."""
     usual = "openb_pod_list_default.csv"
     table = CsvTable.read(place.find(usual, f"{usual}.gz", f"alibaba_gpu_2023/{usual}.gz"), PODS)
     pods = (_pod(position, cells) for position, cells in table if cells.text("pod_phase") in ENDED)
@@ -43,7 +43,7 @@ def pai(place: TraceSource) -> Trace:
     path = place.find("pai_task_table.csv", "pai_task_table.csv.gz")
     by_job: dict[str, list[CsvRow]] = {}
     for _, cells in CsvTable.read(path, TASKS, header=TASKS):
-        if cells.text("job_name") != "job_name":  # some copies have a head
+        if cells.text("job_name") != "job_name":  # some copies have a header
             by_job.setdefault(cells.text("job_name"), []).append(cells)
     return Trace.of("alibaba-pai", _pai_jobs(by_job), invented=(SHARED, "submitted when they started"))
 
@@ -60,7 +60,7 @@ def _pai_jobs(by_job: dict[str, list[CsvRow]]) -> Iterator[TraceJob]:
 
 
 def _pai_gpus(tasks: list[CsvRow]) -> int:
-    """Return the GPUs of all tasks, rounded up; `plan_gpu` is per cent of a GPU for each instance."""
+    """Return the GPUs of all tasks, rounded up; `plan_gpu` is per cent of a GPU per instance."""
     return math.ceil(_in_all(tasks, "plan_gpu") / 100.0)
 
 

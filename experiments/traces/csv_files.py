@@ -1,7 +1,6 @@
-"""Tables and documents of a trace, from the folder that the user names.
+"""Reads tables and documents of a trace from the folder that the user names.
 
-Promises one sentence, naming the file and what is expected of it, where a file is missing or is not what it should
-be. Called by the readers.
+Promises one sentence, naming the file and what is expected, if a file is missing or malformed. Called by the readers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class TraceSource:
     nodes: tuple[Node, ...] = ()
 
     def find(self, *usual: str) -> Path:
-        """Return the named file, else the first of `usual` that exists. NoWorkload if there is none."""
+        """Return the named file, else the first of `usual` that exists. Raises NoWorkload if there is none."""
         names = (self.file,) if self.file else usual
         for name in names:
             if (self.folder / name).is_file():
@@ -50,7 +49,10 @@ class CsvTable:
 
     @classmethod
     def read(cls, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> CsvTable:
-        """Read a file that has these `columns`, else NoWorkload. `header`: the columns of a file without a header."""
+        """Read a file with these `columns`.
+
+        Raises NoWorkload without them. `header`: the columns if the file has no header.
+        """
         lines = csv.DictReader(io.StringIO(text(path)), fieldnames=header)
         missing = [name for name in columns if name not in (lines.fieldnames or ())]
         if missing:
@@ -74,7 +76,7 @@ class CsvRow:
         return str(self.row.get(name) or "")
 
     def number(self, name: str, missing: float = math.nan) -> float:
-        """Return the cell as a number; `missing` for an empty cell. NoWorkload for anything else."""
+        """Return the cell as a number; `missing` for an empty cell. Raises NoWorkload for anything else."""
         value = self.text(name)
         if not value:
             return 0.0 if self.row.get(name) == 0 else missing
@@ -101,7 +103,7 @@ class CsvRow:
 
 
 def documents(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a JSON list, or of a file with one object a line. NoWorkload for anything else."""
+    """Yield the objects of a JSON list, or of a file with one object per line. Raises NoWorkload for anything else."""
     content = text(path)
     try:
         found = json.loads(content) if content.lstrip().startswith("[") else map(json.loads, content.splitlines())
@@ -114,7 +116,7 @@ def documents(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def text(path: Path) -> str:
-    """Return the text of a file, unpacked if its name ends in `.gz`. NoWorkload if it cannot be read."""
+    """Return a file's text, decompressed if its name ends in `.gz`. Raises NoWorkload if it cannot be read."""
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()

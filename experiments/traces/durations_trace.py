@@ -1,6 +1,6 @@
-"""Formats that say when a job came, on how many GPUs it ran and how long: Microsoft ITP and Tiresias.
+"""Reads traces of arrivals, GPU counts and durations: Microsoft ITP and Tiresias.
 
-The model of a Tiresias job is ignored, because no speeds of those models come with the trace.
+The model of a Tiresias job is ignored, because the trace has no speeds of those models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from experiments.traces.trace import Trace, TraceJob
 
 
 def itp(place: TraceSource) -> Trace:
-    """Read all ten clusters as one; their times are counted from the same moment."""
+    """Read all ten clusters as one; their times have the same origin."""
     path = place.find("raw_jobs.csv.gz", "raw_jobs.csv", "microsoft_itp/raw_jobs.csv.gz")
     return _read(
         "itp", CsvTable.read(path, ("submission_time_s", "duration_s", "num_gpu")), "submission_time_s", "duration_s"

@@ -1,6 +1,6 @@
-"""ElasticFlow's deadline traces (pkusys/ElasticFlow), with the throughputs of its authors.
+"""Reads ElasticFlow's deadline traces (pkusys/ElasticFlow), with its authors' throughputs.
 
-The global batch of a job stays, so more GPUs gain less and less. Called as a reader, and by the workloads
+A job's global batch is fixed, so that more GPUs gain less and less. Called as a reader, and by the workloads
 `deadline-traces-*`, which run the same jobs against the published figures.
 """
 

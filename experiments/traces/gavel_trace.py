@@ -1,7 +1,7 @@
-"""Gavel's traces (stanford-futuredata/gavel): its own `.trace` lines, or the same as CSV, with its throughputs.
+"""Reads Gavel's traces (stanford-futuredata/gavel): its own `.trace` lines, or the same as CSV, with its throughputs.
 
-Steps are counted over all workers and the batch is per worker, so one of our iterations is one step of one worker
-and takes 1 / `steps_per_s` seconds, however many there are.
+Steps are counted over all workers and the batch is per worker, so one of our iterations is one step of one worker and
+takes 1 / `steps_per_s` seconds, for any number of workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPEEDS = "throughputs_isolated_simulation.csv"
 COLUMNS = ("job_type", "batch_size_per_worker", "total_steps", "scale_factor", "arrival_time_s")
 SPEED_COLUMNS = ("gpu_type", "consolidated", "model", "batch_size_per_worker", "scale_factor", "steps_per_s")
 MODEL = re.compile(r"(.+) \(batch size (\d+)\)")
-REFERENCE = "V100"  # for how long a job takes on what it asked for
+REFERENCE = "V100"  # determines how long a job takes on its requested count
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Asked:
     steps: float
     gpus: int
     arrival_s: float
-    slo: float  # times its duration; below 0: none
+    slo: float  # multiple of its duration; below 0: none
 
 
 def read(place: TraceSource) -> Trace:

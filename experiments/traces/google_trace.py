@@ -1,9 +1,9 @@
-"""Google's cluster of 2019, v3: `instance_events`, as BigQuery exports it (one JSON object a line, or CSV).
+"""Reads Google's cluster trace of 2019, v3: `instance_events`, as exported by BigQuery (JSON lines, or CSV).
 
-An instance that was scheduled and finished is a job trained on CPU, as long as from its last SCHEDULE to FINISH; one
-that was evicted, failed, killed, lost or never finished is left out, and so are alloc sets (D11). Times are
-microseconds; 0 and the largest number mean before and after the trace. Requests are shares of the largest machine
-of the cell (D12): here of the machine that the user names, else of one of `CORES` and `MEMORY`.
+An instance that was scheduled and finished is a job trained on CPU, lasting from its last SCHEDULE to FINISH; one that
+was evicted, failed, killed, lost or never finished is left out, and so are alloc sets (D11). Times are microseconds; 0
+and the largest number mean before and after the trace. Requests are shares of the largest machine of the cell (D12):
+here of the machine that the user names, else of one with `CORES` and `MEMORY`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _rows(path: Path) -> Iterable[CsvRow]:
 
 
 def _flat(path: Path, position: int, event: Mapping[str, Any]) -> CsvRow:
-    """Return a JSON event as a row with the columns of a CSV export: the request's parts beside the others."""
+    """Return a JSON event as a row with the columns of a CSV export: the request's parts beside the other fields."""
     where = f"{path}, event {position}"
     if missing := [name for name in COLUMNS[:3] if name not in event]:
         raise NoWorkload(f"{where} has no {missing[0]}; expected are the fields of instance_events, v3.")

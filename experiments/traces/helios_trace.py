@@ -1,6 +1,6 @@
-"""SenseTime's Helios (S-Lab-System-Group/HeliosData): `cluster_log.csv` of one cluster.
+"""Reads SenseTime's Helios (S-Lab-System-Group/HeliosData): `cluster_log.csv` of one cluster.
 
-Jobs with GPUs that completed (D11); `cpu_num` is of the whole job.
+Jobs with GPUs that completed (D11); `cpu_num` is for the whole job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Microsoft's Philly (msr-fiddle/philly-traces): `cluster_job_log`, or the list that Pollux's authors made of it.
+"""Reads Microsoft's Philly (msr-fiddle/philly-traces): `cluster_job_log`, or the list that Pollux's authors made of it.
 
-The log's jobs that passed (D11: the others did not end by themselves); a job that was tried several times is as
-long as its last attempt. The list does not say how a job ended: all of it.
+From the log, jobs that passed (D11: the others did not end by themselves); a job with several attempts is as long as
+its last one. The list does not say how a job ended, so all of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pollux's workloads (petuum/adaptdl): jobs of six applications, as long as their authors measured them.
+"""Reads Pollux's workloads (petuum/adaptdl): jobs of six applications, as long as their authors measured them.
 
-A job keeps the global batch that its user asked for, so it needs the iterations that training with it took, and
-takes per iteration what was measured on so many T4 of one node, samples shared evenly.
+A job keeps the global batch that its user requested, so it needs as many iterations as training with that batch took,
+and takes per iteration what was measured on that many T4 of one node, samples shared evenly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES = (1, 2, 4)
 
 
 def read(place: TraceSource) -> Trace:
-    """Read one workload. The folder is the one that holds `pollux/`, or `pollux/` itself."""
+    """Read one workload. The folder is the one that contains `pollux/`, or `pollux/` itself."""
     path = place.find(USUAL, f"pollux/{USUAL}")
     home = place.folder if (place.folder / "pollux").is_dir() else place.folder.parent
     known = applications(home)

@@ -1,6 +1,6 @@
 """Defines a trace, as every reader returns it, and builds a workload from it. Pure.
 
-A reader knows its format only. What a simulation needs besides (allowed GPU counts, speed-ups, nodes, costs) is assumed
+A reader knows only its format. What else a simulation needs (allowed GPU counts, speed-ups, nodes, costs) is assumed
 here and reported in the workload's `fitted` and `invented`. Called by the readers and by `__init__.py`.
 """
 
@@ -32,7 +32,10 @@ SPEED_UP = {1: 1.0, 2: 1.871, 4: 3.358, 8: 5.630, 16: 8.220, 32: 9.668, 64: 10.2
 
 
 def speed_up(gpus: int) -> float:
-    """Interpolate `SPEED_UP` over log2 of the count, constant beyond its last. ValueError for less than one GPU."""
+    """Interpolate `SPEED_UP` over log2 of the count, constant beyond its end.
+
+    Raises ValueError for less than one GPU.
+    """
     if gpus < 1:
         raise ValueError(f"A job runs on at least 1 GPU, not {gpus}.")
     below = max(n for n in SPEED_UP if n <= gpus)
@@ -45,15 +48,15 @@ def speed_up(gpus: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One job that ended by itself. Without a `model` it is as long as it was on the GPUs it had."""
+    """One job that ended by itself. Without a `model` it lasts as long as it did on its original GPUs."""
 
     id: str
     arrival_s: float
     gpus: int  # that it had; 0: trained on CPU
-    duration_s: float  # completion less start on them (D11)
+    duration_s: float  # from start to completion on them (D11)
     cores: float = 0.0
     memory: float = 0.0  # bytes
-    model: str = ""  # a type of which the trace brings speeds
+    model: str = ""  # a type for which the trace has speeds
     iterations: float = 0.0  # with a model
     sla_s: float | None = None  # deadline, from submission
 
@@ -65,14 +68,17 @@ class Trace:
     name: str
     jobs: tuple[TraceJob, ...]
     speeds: tuple[Mapping[str, Any], ...] = ()  # speed profile rows of its models
-    nodes: tuple[Node, ...] = ()  # that it was made for, where that is published
-    counts: tuple[int, ...] = ()  # that every job may have; none: up to what it asked for
+    nodes: tuple[Node, ...] = ()  # for which it was made, if published
+    counts: tuple[int, ...] = ()  # that every job may have; none: up to its requested count
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], **more: Any) -> Trace:
-        """Drop jobs that cannot have run: no duration, or neither GPUs nor cores (D11). NoWorkload if none is left."""
+        """Drop jobs that cannot have run: no duration, or neither GPUs nor cores (D11).
+
+        Raises NoWorkload if none is left.
+        """
         kept = [job for job in jobs if 0 < job.duration_s < math.inf and (job.gpus > 0 or job.cores > 0)]
         if not kept:
             raise NoWorkload(f"the {name} trace has no job that ran to its end; name another file of it.")
@@ -89,7 +95,7 @@ class Trace:
 def workload(trace: Trace, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
     """Return a workload of the first `count` jobs on `nodes`, else on the trace's nodes, else on as many as it needs.
 
-    The other jobs become the observations of past jobs. NoWorkload if no node can run the jobs.
+    The other jobs become the observations of past jobs. Raises NoWorkload if no node can run the jobs.
     """
     jobs = trace.jobs[:count]
     on_cpu = all(job.gpus == 0 for job in jobs)
@@ -148,7 +154,7 @@ def _submission(trace: Trace, job: TraceJob, largest: int, roomiest: float) -> S
 
 
 def _counts(trace: Trace, fixed: int, largest: int) -> tuple[int, ...]:
-    """Return the GPU counts that the trace's authors allowed, else powers of two up to the requested count, and it."""
+    """Return the GPU counts that the trace's authors allowed, else the requested count and powers of two up to it."""
     if trace.counts:
         return tuple(n for n in trace.counts if n <= largest)
     return tuple(sorted({1 << i for i in range(fixed.bit_length()) if 1 << i <= fixed} | {fixed}))
@@ -190,10 +196,10 @@ def _machines(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
 
 
 def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> int:
-    """Return the number of equal nodes that together have `SHARE` of the peak demand if no job waited."""
+    """Return the number of equal nodes that together provide `SHARE` of the peak demand if no job waited."""
     changes = [(job.arrival_s, amount) for job, amount in zip(jobs, wanted, strict=True)]
     changes += [(job.arrival_s + job.duration_s, -amount) for job, amount in zip(jobs, wanted, strict=True)]
-    changes.sort()  # at equal times ends sort before arrivals: an ended job makes room
+    changes.sort()  # at equal times, ends sort before arrivals: an ended job makes room
     most = max(accumulate(amount for _, amount in changes))
     return max(1, math.ceil(SHARE * most / each - 1e-9))
 

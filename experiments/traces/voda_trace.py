@@ -1,6 +1,6 @@
-"""Voda's 24 jobs (heyfey/vodascheduler, branch `exp`), with the speed-ups that its authors measured.
+"""Reads Voda's 24 jobs (heyfey/vodascheduler, branch `exp`), with the speed-ups that its authors measured.
 
-The work of a job is what its log adds up to on one GPU; every job may have 1 to 4 GPUs.
+A job's work is what its log adds up to on one GPU; every job may have 1 to 4 GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares published figures with ours: first the simulator alone, then the comparison policies.
 
-Called by `reshape simulate --validate` and by tests. Every module of this package reads one folder of
-other people's figures and gives rows; which rows shall hold was written in docs/reference/validation.md first.
+Called by `reshape simulate --validate` and by tests. Every module of this package reads one folder of other people's
+figures and yields rows; docs/reference/validation.md stated first which rows must hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The convergence fit (`adaptive_scheduler/profiles/convergence.py`) on measured accuracy curves.
+"""Validates the convergence fit (`adaptive_scheduler/profiles/convergence.py`) on measured accuracy curves.
 
-The target of a run is a share of its best accuracy. From the first points before it, the fit says when it will be
-reached; held to the run's own length, as a job's maximum holds it. Each row is the median over all runs of a folder.
+A run's target is a share of its best accuracy. From the first points before it, the fit predicts when it will be
+reached; capped at the run's own length, as a job's maximum caps it. Each row is the median over all runs in a folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEEN = (0.2, 0.4, 0.6)
 
 @dataclass(frozen=True)
 class CurveFolder:
-    """The file of a folder's curves and the columns that hold run, position and accuracy."""
+    """The file of a folder's curves and the columns with run, position and accuracy."""
 
     file: str
     run: tuple[str, ...]

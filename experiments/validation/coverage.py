@@ -1,9 +1,9 @@
-"""Measures how often the intervals of predicted starts and ends hold, on a workload that is not as its profiles say.
+"""Measures how often the intervals of predicted starts and ends hold, on a workload that differs from its profiles.
 
-Of each job is drawn how much slower or faster than its profile it trains, of each type how much longer or shorter than
-assumed a launch, stop and start take: log-normal factors of median 1. Jobs arrive as the workload has them; no
-prediction knows those to come. A forecast is made at each call of the policy, so before each decision, of all jobs that
-are there. Each seed begins without any past, so with the prior alone.
+Drawn are each job's speed relative to its profile, and for each type the durations of launch, stop and start relative
+to the assumed ones: log-normal factors of median 1. Jobs arrive as in the workload; no prediction knows future ones. A
+forecast is made at each call of the policy, so before each decision, for all present jobs. Each seed begins without
+history, so with the prior alone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An interval that was shown, and what came."""
+    """An interval that was shown, and what happened."""
 
     what: str  # start, or end
-    first: bool  # as the job was submitted
+    first: bool  # at the job's submission
     interval: Interval
     at: float
     came: float
@@ -49,7 +49,7 @@ class Said:
 
 
 def measure(workload: Workload, pace: float = PACE, costs: float = COSTS) -> list[Said]:
-    """Simulate the workload under its last policy, and return all intervals that were shown meanwhile."""
+    """Simulate the workload under its last policy, and return all intervals shown meanwhile."""
     if any(job.cpu is not None for job in workload.jobs):
         raise NoWorkload(f"{workload.name} has jobs that train on CPU; only those on GPUs are forecast.")
     world, policy_setup = _drawn(workload, pace, costs)
@@ -60,7 +60,7 @@ def measure(workload: Workload, pace: float = PACE, costs: float = COSTS) -> lis
 
 
 def summary(said: Iterable[Said]) -> list[Row]:
-    """Share of the intervals that held, and how wide they were, by what they are of."""
+    """Return the share of the intervals that held, and their width, by what they predict."""
     groups: dict[str, list[Said]] = {}
     for one in said:
         names = ("all", f"{one.what}s", *((f"{one.what}s, as the job is submitted",) if one.first else ()))
@@ -122,7 +122,7 @@ class _Watch:
                     yield Said(what, first, interval, at, came)
 
     def _came(self, job: SimulatedJob) -> tuple[float, float]:
-        """When it started, and when it let its GPUs go."""
+        """Return when it started, and when it released its GPUs."""
         assert job.trained_from_s is not None and job.finished_s is not None
         ends_s = self._setup.costs_by_type[job.given.type].end
         return job.trained_from_s, job.finished_s + ends_s

@@ -1,7 +1,7 @@
-"""Deadlines met by EDF and Tiresias on ElasticFlow's traces, beside what its authors published.
+"""Compares deadlines met by EDF and Tiresias on ElasticFlow's traces with what its authors published.
 
-Figures 8a and 8b of ASPLOS 2023 (`published_deadline_ratio.csv`); jobs, speeds and costs as its simulator has them.
-Called by `validate`.
+Figures 8a and 8b of ASPLOS 2023 (`published_deadline_ratio.csv`); jobs, speeds and costs as in its simulator. Called by
+`validate`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from experiments.validation.slots import SlotJob
 Rates = Mapping[tuple[str, str], Mapping[int, float]]
 """By model and global batch: iterations per second by GPUs."""
 
-MOST_GPUS = 64  # of one job
+MOST_GPUS = 64  # per job
 TIRESIAS_LIMITS = (3250.0, 7200.0)  # GPU-seconds
 
 
 @dataclass(frozen=True)
 class ElasticFlowTrace:
-    """One list of jobs and the cluster it was run on."""
+    """One list of jobs and the cluster on which it was run."""
 
     figure: str
     file: str
@@ -62,7 +62,7 @@ TRACES = (
 
 
 def rows(data: Path, traces: Sequence[ElasticFlowTrace] = TRACES) -> Iterator[ComparedFigure]:
-    """Yield two rows for each trace: the share of all jobs that end by their deadline, of EDF and Tiresias."""
+    """Yield two rows for each trace: the share of all jobs that end by their deadline, under EDF and Tiresias."""
     published = _published(data)
     for trace in traces:
         lines = table(data, trace.file)

@@ -1,8 +1,8 @@
-"""Makespans of Gavel's policies on workload S, beside those that Gavel's own code gave for it.
+"""Compares makespans of Gavel's policies on workload S with those from Gavel's own code.
 
-The other side was measured once: Gavel's own simulator was fed the same 40 jobs, in 120 s rounds, with changes that
-cost nothing. It is the draw of seed 0: of the first 200 only that one has the default's makespan and the bound that
-were noted with it. Called by `validate`; reads no file.
+The other side was measured once: Gavel's own simulator was fed the same 40 jobs, in 120 s rounds, with free changes. It
+is the draw of seed 0: of the first 200 only that one has the default's makespan and the bound that were recorded with
+it. Called by `validate`; reads no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REASONS = {
 
 @dataclass
 class GavelJob:
-    """One job; `left` in seconds on the count it asked for."""
+    """One job; `left` in seconds on its requested count."""
 
     name: str
     arrival_s: float

@@ -1,7 +1,7 @@
-"""Mean JCTs of Tiresias, Optimus+Oracle and Pollux in Pollux's simulated cluster, beside what its authors published.
+"""Compares mean JCTs of Tiresias, Optimus+Oracle and Pollux in Pollux's simulated cluster with the published ones.
 
 `results_jobload.csv`: eight workloads at four loads, 16 nodes of 4 T4 (OSDI 2021, section 5.3). The cluster is
-`rounds.py`, the jobs are `pollux_jobs.py`. Called by `validate`; some minutes.
+`rounds.py`, the jobs are `pollux_jobs.py`. Called by `validate`; takes some minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NCF_BATCH = 32768
 
 @dataclass(frozen=True)
 class PublishedPolicy:
-    """One policy there: a fresh object for each run, and whether it chooses batches too."""
+    """One of its policies: a fresh object for each run, and whether it chooses batches too."""
 
     policy: Callable[[], Allot]
     tuned: bool = False

@@ -1,7 +1,7 @@
-"""Pollux's simulated cluster: decisions in rounds of 60 s, 30 s of standstill after each change of GPUs.
+"""Simulates Pollux's cluster: decisions in rounds of 60 s, 30 s of standstill after each change of GPUs.
 
 Separate from our simulator: Pollux's published figures for itself, Optimus and Tiresias come from a model with fixed
-rounds, jobs spread over nodes and batches that follow the number of GPUs, which ours does not have. The policies are
+rounds, jobs spread over nodes and batches that depend on the number of GPUs, which ours does not have. The policies are
 the same objects that our simulator runs. Called by `pollux_figures.py`. Pure, deterministic.
 """
 
@@ -32,14 +32,14 @@ class RoundedJob:
     submit_s: float
     asked: int
     batch: int
-    tuned: bool = False  # its batch follows its GPUs, as Pollux does it
+    tuned: bool = False  # its batch depends on its GPUs, as in Pollux
     nodes: tuple[int, ...] = ()  # the node of each of its GPUs
     shape: BatchShape = NO_SHAPE
     standstill_s: float = 0.0
     progress: float = 0.0
     epoch: int = 0
     attained: float = 0.0
-    restarts: int = -1  # the first start is none
+    restarts: int = -1  # the first start is not one
     finished_s: float | None = None
 
     @property
@@ -70,7 +70,7 @@ class RoundedJob:
             self.shape = self._best_shape()
 
     def placed(self, nodes: tuple[int, ...]) -> None:
-        """Set the job's GPUs. A change costs a restart, also the first start; losing all of them costs nothing."""
+        """Set the job's GPUs. A change costs a restart, even the first start; losing all of them costs nothing."""
         if nodes == self.nodes:
             return
         self.nodes = nodes
@@ -151,7 +151,7 @@ def take(free: list[int], count: int) -> tuple[int, ...]:
     while len(nodes) < count:
         node = max(range(len(free)), key=lambda i: free[i])
         here = min(free[node], count - len(nodes))
-        assert here > 0  # no policy hands out more GPUs than there are
+        assert here > 0  # no policy allocates more GPUs than there are
         nodes += [node] * here
         free[node] -= here
     return tuple(nodes)

@@ -1,4 +1,4 @@
-"""Compares one figure of ours with the published one. Called by the modules of this package; pure."""
+"""Compares one of our figures with the published one. Called by the modules of this package; pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """One row: `published` and `ours` in the same unit, which the name or the source tells.
+    """One row: `published` and `ours` in the same unit, which the name or the source states.
 
     `within` is the relative error named in docs/reference/validation.md before the row was run; None: nothing was
-    claimed of it. A row that misses says why in `reason`.
+    claimed. A row that misses says why in `reason`.
     """
 
     name: str  # "voda.run_1.afs-l.makespan_s": where from, which case, which policy, which measure
@@ -25,7 +25,7 @@ class ComparedFigure:
 
     @property
     def error(self) -> float:
-        """Return the signed relative error: above 0 if ours is larger."""
+        """Return the signed relative error: positive if ours is larger."""
         return self.ours / self.published - 1.0 if self.published else math.copysign(math.inf, self.ours)
 
     @property

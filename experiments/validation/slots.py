@@ -1,8 +1,8 @@
-"""ElasticFlow's simulated cluster: events, but decisions at least a slot of 60 s apart.
+"""Simulates ElasticFlow's cluster: event-driven, but with decisions at least a slot of 60 s apart.
 
 Separate from our simulator: ElasticFlow's published deadline figures come from a model with jobs spread over hosts and
-up to 64 GPUs. The policies are the same objects that our simulator runs. Called by `elasticflow_figures.py`.
-Pure, deterministic.
+up to 64 GPUs. The policies are the same objects that our simulator runs. Called by `elasticflow_figures.py`. Pure,
+deterministic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SlotJob:
         return self.still_s + self.left / self.rates[self.has] if self.has else math.inf
 
     def run(self, now: float, seconds: float) -> None:
-        """Train for `seconds`. The end is exact, in whole seconds; GPUs are reassigned at the next decision only."""
+        """Train for `seconds`. The end is exact, in whole seconds; GPUs are reassigned only at the next decision."""
         if not self.has:
             return
         if (end := math.ceil(self.ends_in_s - 1e-6)) <= seconds:
@@ -78,7 +78,7 @@ def run(
     standstill: Standstill = lambda count, anew: 0.0,
     next_change: NextChange = lambda jobs, now: math.inf,
 ) -> list[SlotJob]:
-    """Run until all jobs have ended; return copies of them, in the order of their submission."""
+    """Run until all jobs have ended; return copies of them, in order of submission."""
     jobs = sorted((replace(job) for job in jobs), key=lambda job: job.submit_s)
     to_come, alive, now, decisions = list(reversed(jobs)), list[SlotJob](), jobs[0].submit_s, 0
     while to_come or alive:
@@ -87,7 +87,7 @@ def run(
         requests = [job.request() for job in alive]
         given = allot(requests, gpus, now)
         decisions += 1
-        anew = decisions % int(SLOT_S) == 0  # as there: every 60th decision starts all processes anew
+        anew = decisions % int(SLOT_S) == 0  # as there: every 60th decision restarts all processes
         for job in alive:
             count = given.get(job.name, 0)
             job.gets(count, standstill(count, anew) if count else 0.0)

@@ -1,8 +1,9 @@
-"""Voda's measured runs: 24 jobs, 12 GPUs, four policies, two ways of arriving (heyfey/vodascheduler, branch `exp`).
+"""Compares Voda's measured runs with ours: 24 jobs, 12 GPUs, four policies, two arrival patterns.
 
-First its logged allocations are replayed, which tests the simulator alone: a job trains as fast as the measured
-speed-ups say, until the median work of its model is done. Then its policies decide (`comparison_policies/voda.py`).
-What a change costs was not published; the works, taken from the same logs, include it.
+The runs are those of heyfey/vodascheduler, branch `exp`. First its logged allocations are replayed, which tests the
+simulator alone: a job trains as fast as the measured speed-ups say, until its model's median work is done. Then its
+policies decide (`comparison_policies/voda.py`). What a change costs was not published; the works, taken from the same
+logs, include it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class LoggedRun:
     allocations: tuple[Mapping[str, int], ...]  # from each of these times on
 
     def run(self, planner: Planner | None = None) -> Mapping[str, float]:
-        """Return makespan and mean JCT in seconds of this planner, or of the log itself."""
+        """Return makespan and mean JCT in seconds under this planner, or of the log itself."""
         gpus = REPLAY_GPUS if planner is None else GPUS
         policy_setup = PolicySetup(self.policy, planner or LogReplay(self), NO_COST, self.profiles)
         outcome = SimulatedCluster(self.workload(gpus), policy_setup).run()
@@ -135,7 +136,7 @@ def _rows(
 def logged(data: Path, own_work: bool = False) -> list[LoggedRun]:
     """Return all eight runs, in the order of `summary.csv`. Raises `NoWorkload` if a file is missing.
 
-    With `own_work` a job is as long as it was in that run; the scheduler still believes the median of its model.
+    With `own_work` a job is as long as it was in that run; the scheduler still assumes its model's median.
     """
     jobs, steps = table(data, "voda/jobs.csv"), table(data, "voda/allocations.csv")
     profiles = _profiles(table(data, "voda/speedup.csv"))
@@ -200,4 +201,4 @@ def _median_work(jobs: Sequence[dict[str, str]]) -> dict[str, float]:
 
 
 def _id(job: str) -> str:
-    return f"{int(job):02d}"  # the order of names is the order of submission
+    return f"{int(job):02d}"  # so that names sort in order of submission

@@ -33,9 +33,9 @@ FIXED = frozenset(
 
 
 def build(name: str, seed: int, data: Path | None = None) -> Workload:
-    """The workload of that name. `data`: the folder that RESHAPE_DATA names.
+    """Return the workload of that name. `data`: the folder that RESHAPE_DATA names.
 
-    Raises `NoWorkload` for a name that is not in `NAMES`, or where the data is not there.
+    Raises `NoWorkload` for a name that is not in `NAMES`, or if the data is missing.
     """
     if name not in NAMES:
         raise NoWorkload(f"there is no workload {name!r}; take one of {', '.join(NAMES)}.")

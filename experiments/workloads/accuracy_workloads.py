@@ -1,8 +1,8 @@
 """Builds the accuracy targets of Job Set Two (W4) from Top-5 curves.
 
-SideCar scheduling's paper prints four points of one curve, its Table V, and they ship with the product: their power law
-is the curve here. Where RESHAPE_DATA names a folder with `curves_mxnet_resnet/batches.csv.gz`, the Top-5 that others
-logged of ResNets on ImageNet, about fifty times an epoch, takes its place. Called by `sidecar_workloads.py`.
+SideCar scheduling's paper prints four points of one curve in its Table V, which ship with the product: the curve here
+is their power law. If RESHAPE_DATA names a folder with `curves_mxnet_resnet/batches.csv.gz`, Top-5 values that others
+logged of ResNets on ImageNet, about fifty times per epoch, replace it. Called by `sidecar_workloads.py`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PROFILED = 0.1
 MOST_EPOCHS = 3
 """Epochs after which a job ends in any case; invented. It also holds down a prediction that went too far."""
 
-POINTS = 50  # of a curve, an epoch
-BATCH = 256  # of the curve of Table V; its job type is not one of Job Set Two (G20), so this is invented
+POINTS = 50  # of a curve, per epoch
+BATCH = 256  # for the curve of Table V; its job type is not one of Job Set Two (G20), so this is invented
 
 
 def sources(data: Path | None) -> tuple[str, ...]:
-    """Return what the curves are taken from."""
+    """Return the sources of the curves."""
     if data is None:
         return ("Top-5 by iteration: the power law through the four points of Table V, the same for every type",)
     return (
@@ -52,7 +52,7 @@ def sources(data: Path | None) -> tuple[str, ...]:
 
 
 def invented(data: Path | None) -> tuple[str, ...]:
-    """Return what nobody has published of the curves."""
+    """Return which facts about the curves nobody has published."""
     curves = (
         f"Table V's batch is {BATCH}; Top-5 goes on as its first 20 iterations"
         if data is None
@@ -69,7 +69,7 @@ def invented(data: Path | None) -> tuple[str, ...]:
 def targets(data: Path | None) -> Mapping[str, AccuracyTarget]:
     """Return the target by job type: the Top-5 at the end of the first epoch.
 
-    `data`: folder with measured curves; without, those of Table V. Raises `NoWorkload` if it lacks them.
+    `data`: folder with measured curves; None: those of Table V. Raises `NoWorkload` if it lacks them.
     """
     if data is None:
         return {job_type: _aim(_of_table_v(), math.ceil(IMAGENET / batch)) for job_type, (_, batch) in LOGS.items()}

@@ -1,7 +1,7 @@
 """Builds workloads from the deadline traces of ElasticFlow (ASPLOS 2023) in RESHAPE_DATA.
 
-FIFO, elastic FIFO, EDF (greedy and elastic, as ElasticFlow compares with it) and our policy run them. A job
-meets its deadline when it ends at or before it, without any tolerance. Called by `workloads/__init__.py`.
+FIFO, elastic FIFO, EDF (greedy and elastic, ElasticFlow's baseline) and our policy run them. A job meets its deadline
+if it ends at or before it, without any tolerance. Called by `workloads/__init__.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeadlineTrace:
     file: str
     gpu_type: str
     nodes: int
-    gpus: int  # of each node
+    gpus: int  # per node
 
 
 TRACES: Mapping[str, DeadlineTrace] = {

@@ -1,8 +1,8 @@
 """Builds Slaml's workloads: MNIST jobs beside dummy jobs that hold 90 % of two nodes, and deadline traces.
 
 `deadline-gang`, `-binpack` and `-task-topology` differ in how Volcano places pods; each runs with and without
-deadlines, with FIFO and EDF beside. The paper prints neither jobs nor figures: jobs, times and targets are
-invented, and only trends may be claimed (`algorithms.md` 5.7). `deadline-traces` are ElasticFlow's jobs.
+deadlines, next to FIFO and EDF. The paper prints neither jobs nor figures: jobs, times and targets are invented, and
+only trends may be claimed (`algorithms.md` 5.7). `deadline-traces` are ElasticFlow's jobs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PRINTED = Settings(
 # 4.7: two nodes of 4 vCPU and 16 GB, of which dummy jobs hold 90 %
 CORES, MEMORY, DUMMIES = 4.0, 16e9, 0.9
 JOBS = 60
-LOAD = 0.9  # of what the dummies leave
+LOAD = 0.9  # of what the dummies leave free
 WITH_TARGET = 0.8  # share of the jobs that have a deadline
-TARGETS = (1.3, 4.0)  # times what its tasks take in the median
+TARGETS = (1.3, 4.0)  # multiple of its tasks' median time
 NOISE = 0.35  # sigma of log execution time around its median
 CONTENTION = 0.04  # share of speed lost per further job on a node
-HISTORY = 40  # past tasks for each amount
+HISTORY = 40  # past tasks per amount
 
 TASKS = (("preprocess", 1, (0.05, 0.1)), ("extract", 3, (0.02, 0.04)), ("train", 3, (0.03, 0.06, 0.1)))
 """Name, replicas, and the cores that a replica may ask for (Listing 1 asks for 2m and 3m)."""
@@ -45,7 +45,7 @@ SECONDS_PER_CORE = {"preprocess": 400.0, "extract": 1500.0, "train": 3000.0}
 
 
 def mnist(seed: int, data: Path | None = None, placement: str = "gang") -> Workload:
-    """Return MNIST jobs of three tasks, one after the other, on the parts of two nodes that dummy jobs leave free."""
+    """Return MNIST jobs of three consecutive tasks, on the parts of two nodes that dummy jobs leave free."""
     rng = random.Random(seed)
     history = Observations.of(_history(rng))
     jobs = tuple(_jobs(rng))
@@ -101,7 +101,7 @@ def _history(rng: random.Random) -> list[Observation]:
 
 
 def _memory(cores: float) -> float:
-    return cores * 1e9  # never short where cores are not
+    return cores * 1e9  # never scarce where cores are not
 
 
 def _jobs(rng: random.Random) -> list[Submission]:

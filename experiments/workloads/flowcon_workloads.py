@@ -1,9 +1,9 @@
 """Builds FlowCon's workloads: models trained on the CPU of one node, with its limits and without (NA).
 
-`flowcon-fixed` and `-parameters` have the work that the paper's figures under NA give (3.7, by construction), and
-so has `-contention`, where jobs beside each other lose speed; the others draw models and arrivals: the random ones with
-the losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's
-times. What FlowCon gains is a trend: it rests on loss curves.
+`flowcon-fixed` and `-parameters` have the work that the paper's figures under NA imply (3.7, by construction), and so
+has `-contention`, where jobs on the same node lose speed; the others draw models and arrivals: the random ones with the
+losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's times.
+FlowCon's gain is a trend: it depends on loss curves.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ VAE = _Container("VAE(P)", "VAE", 259.6)
 MNIST = _Container("MNIST(P)", "MNIST", 106.1)
 MNIST_T = _Container("MNIST(T)", "MNIST", 28.2)
 
-# 5.4, Figures 10 and 11: LSTM-CFC has 19 % of the node all the 730 s, and the work of the others fills the rest
+# 5.4, Figures 10 and 11: LSTM-CFC uses 19 % of the node for all 730 s, and the work of the others fills the rest
 LSTM_CFC = _Container("LSTM-CFC(T)", "LSTM-CFC", 138.7, demand=0.19)
 VAE_T = _Container("VAE(T)", "VAE", 50.0)
 GRU = _Container("GRU(T)", "GRU", 121.0)
@@ -122,7 +122,7 @@ def _fixed(
 
 
 def named(alpha: float, interval_s: float) -> str:
-    """Return the name of FlowCon with this alpha and interval, for comparisons of several."""
+    """Return the name of FlowCon with this alpha and interval, for comparing several."""
     return f"flowcon-{alpha:.0%}-{interval_s:.0f}s"
 
 
@@ -155,7 +155,7 @@ def _workload(
     name: str, seed: int, jobs: tuple[Submission, ...], policy_setups: Iterable[PolicySetup],
     fitted: tuple[str, ...], invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
-    """Return the jobs on one node of one core, because the paper gives shares of a node only."""
+    """Return the jobs on one node of one core, because the paper only gives shares of a node."""
     without = Settings(systems=())
     na = PolicySetup(NA, partial(decide, settings=without), FREE, Profiles(), without, "no limits")
     return Workload(

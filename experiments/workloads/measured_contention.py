@@ -1,4 +1,4 @@
-"""Gives the time model of SpeCon's workloads the speed that trainings of the zoo really lost beside each other.
+"""Gives the time model of SpeCon's workloads the speed that trainings of the zoo really lost on a shared node.
 
 `reshape record --beside 4 --into` wrote `measured_contention.json`; each row says how, on which machine and when.
 Called by SpeCon's workloads and by `claims.py`.

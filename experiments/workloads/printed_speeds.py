@@ -1,6 +1,6 @@
-"""Speeds by number of GPUs that the SideCar paper prints, and the rule for those that it does not.
+"""Provides the speeds by number of GPUs that the SideCar paper prints, and a rule for those that it does not.
 
-Its Figure 2 has ResNet-18 and -34 in several batch sizes, but no numbers; the text prints three of "a ResNet model"
+Its Figure 2 has ResNet-18 and -34 in several batch sizes, but no numbers; the text prints three for "a ResNet model"
 (section I) and says that more GPUs "can even slow down model training" (II-B). W1 to W4 run on `speed_up`. Pure.
 """
 
@@ -30,9 +30,9 @@ RULE = (
 
 
 def speed_up(num_gpus: int, batch: int) -> float:
-    """Return how many times as fast as on one GPU a job of that batch trains: as printed, beyond that by the law.
+    """Return the speed-up over one GPU of a job with that batch: as printed, beyond that by the law.
 
-    Of what the law says only the step from 4 GPUs is taken, so that all types have the printed 2.4 there.
+    Of the law only the step from 4 GPUs is used, so that all types have the printed 2.4 there.
     """
     if num_gpus in PRINTED:
         return PRINTED[num_gpus]
@@ -49,14 +49,14 @@ def by_law(num_gpus: int, batch: int) -> float:
 
 
 def _seconds(num_gpus: int, batch: int) -> float:
-    """Return the seconds of an iteration, where one of `PRINTED_BATCH` on one GPU takes 1 s."""
+    """Return the seconds of an iteration, in units of one with `PRINTED_BATCH` on one GPU."""
     shared, alone, exchanged = _parts_of_an_iteration()
     return shared * batch / PRINTED_BATCH / num_gpus + alone + exchanged * (num_gpus - 1)
 
 
 @cache
 def _parts_of_an_iteration() -> tuple[float, float, float]:
-    """Return the parts of an iteration that GPUs share, that each does alone, and that each further GPU adds."""
+    """Return the parts of an iteration: shared among GPUs, repeated by each, added by each further GPU."""
     saved_by_2 = 1.0 - 1.0 / PRINTED[2]
     saved_by_4 = 1.0 - 1.0 / PRINTED[4]
     shared = (3.0 * saved_by_2 - saved_by_4) / 0.75

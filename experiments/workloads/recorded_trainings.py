@@ -1,8 +1,8 @@
-"""Gives the workloads of SpeCon and FlowCon the losses and the work that real trainings of the zoo had.
+"""Gives the workloads of SpeCon and FlowCon the losses and the work of real trainings of the zoo.
 
-`reshape record` has measured them, each training alone; the JSON file beside this one says on which machine and when.
-Promise: jobs, models, arrivals and nodes of a workload stay as they were drawn; only work and losses are replaced.
-Called by both systems' workloads.
+`reshape record` measured them, each training alone; the JSON file beside this one says on which machine and when.
+Promise: jobs, models, arrivals and nodes of a workload stay as drawn; only work and losses are replaced. Called by both
+systems' workloads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def trainings() -> Mapping[tuple[str, str], Mapping[str, Any]]:
 
 
 def of(kind: str) -> Mapping[str, Any]:
-    """Return what was recorded of a model as the papers name it, such as VAE(P)."""
+    """Return the recording of a model as the papers name it, such as VAE(P)."""
     name, _, platform = kind.rstrip(")").partition("(")
     return trainings()[MODELS[name], PLATFORMS[platform]]
 
@@ -45,7 +45,7 @@ def of(kind: str) -> Mapping[str, Any]:
 def trained(workload: Workload, fitted_core_s: Mapping[str, float]) -> Workload:
     """Return the workload with recorded work and losses.
 
-    `fitted_core_s`: by model the work, in core-seconds, whose mean the recorded works of these models get.
+    `fitted_core_s`: the work by model, in core-seconds; the recorded works of these models are scaled to its mean.
     """
     factor = math.fsum(fitted_core_s.values()) / math.fsum(of(kind)["cpu_s"] for kind in fitted_core_s)
     jobs = tuple(_recorded(job, factor) for job in workload.jobs)
@@ -66,7 +66,7 @@ def loss(kind: str) -> Curve:
 
 
 def between(losses: Sequence[float]) -> Curve:
-    """Return the loss by share of work: each of `losses` in the middle of its equal part, and lines between them."""
+    """Return the loss by share of work: each of `losses` in the middle of its equal part, interpolated linearly."""
     middles = [(number + 0.5) / len(losses) for number in range(len(losses))]
 
     def curve(x: float) -> float:

@@ -1,6 +1,6 @@
-"""Holds what stopping trainings of the zoo and starting them again took (SpeCon, Figures 2 and 3), and compares it.
+"""Holds how long stopping and restarting trainings of the zoo took (SpeCon, Figures 2 and 3), and compares it.
 
-`reshape record --saving --into` writes `saving_times.json`, on the machine and the date that each row names. Called by
+`reshape record --saving --into` writes `saving_times.json`, on the machine and date that each row names. Called by
 `reshape paper`, by `claims.py` and by the figures.
 """
 
@@ -29,7 +29,7 @@ def rows() -> Sequence[Row]:
 
 
 def both(row: Row, of: str = "_s") -> list[float]:
-    """Return save and resume together of each stop, in seconds: by the clock, or with `_cpu_s` of CPU time."""
+    """Return save and resume together for each stop, in seconds: wall time, or with `_cpu_s` CPU time."""
     return [save + resume for save, resume in zip(row[f"save{of}"], row[f"resume{of}"], strict=True)]
 
 

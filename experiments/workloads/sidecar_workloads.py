@@ -1,8 +1,8 @@
 """Builds the workloads of SideCar scheduling: the case study, S, and W1 to W4.
 
-`case_study` and workload S carry all their figures here; W1 to W4 have on one GPU the speeds that a coordinator starts
-with, on several those of `printed_speeds.py`, and W4 the accuracy curves of `accuracy_workloads.py`. Under a name that
-ends in `MEASURED` they have the coordinator's speeds on several GPUs, too: what others measured.
+`case_study` and workload S define all their figures here; W1 to W4 use on one GPU the speeds with which a coordinator
+starts, on several those of `printed_speeds.py`, and W4 the accuracy curves of `accuracy_workloads.py`. Under a name
+that ends in `MEASURED` they also use the coordinator's speeds on several GPUs, measured by others.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ..
 
 
 def batch_of(named: str) -> int:
-    """Return the batch of a type that is named as in `JOB_SETS`."""
+    """Return the batch size of a type named as in `JOB_SETS`."""
     return int(named.rpartition("-")[2])
 
 
@@ -257,7 +257,7 @@ def _job_set(name: str, gpu_types: Sequence[str], epochs: int, measured: bool) -
 
 
 def _on_several(name: str, shipped_rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return rows of speeds on all of `SIZES`, made of those of these rows that are of one GPU."""
+    """Return rows of speeds on all of `SIZES`, derived from the one-GPU rows among these."""
     batches = [batch_of(named) for named in JOB_SETS[name]]
     rows: list[Any] = []
     for row in shipped_rows:

@@ -1,12 +1,13 @@
 """Builds SpeCon's workloads: models trained on the CPUs of several nodes, with its moves and without.
 
 Each job starts where the paper's round robin places it, so that only moves differ (2.8). `specon-fixed` has the work
-that the paper's mean under its default scheduler (DS) gives; the others draw models and arrivals: the random ones with
-the losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's
-times. Jobs on one node lose the speed to each other that trainings of the zoo lost (`measured_contention.py`).
-What SpeCon gains is a trend: it rests on loss curves. Where all jobs are equal (`fixed`, `parameters`) the
-paper's gains cannot come out: round robin shares their work out evenly, so that DS is within 6 % of the bound, and in
-`fixed` hardly two jobs are on a node at a time, so that no job may ask (S7).
+that the paper's mean under its default scheduler (DS) implies; the others draw models and arrivals: the random ones
+with the losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's
+times. Jobs on one node slow each other as trainings of the zoo did (`measured_contention.py`).
+
+SpeCon's gain is a trend: it depends on loss curves. Where all jobs are equal (`fixed`, `parameters`) the paper's gains
+cannot occur: round robin distributes their work evenly, so that DS is within 6 % of the bound, and in `fixed` hardly
+two jobs are on a node at a time, so that no job may ask (S7).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FIXED, PARAMETERS = "specon-fixed", "specon-parameters"
 DS = "ds"
-NODES, EACH, GAP_S = 4, 5, 50.0  # of the fixed schedule: nodes, jobs on each, seconds between two arrivals
+NODES, EACH, GAP_S = 4, 5, 50.0  # of the fixed schedule: nodes, jobs per node, seconds between two arrivals
 DS_MEAN_S = 275.2  # Figure 5
 
 SAVE_S, RESTORE_S = 2.0, 3.0
@@ -56,7 +57,7 @@ class _Container:
         return Submission(f"job-{number:02d}", self.name, arrival_s, (0,), iterations, 0, cpu=work, node=node.name)
 
 
-VAE = _Container("VAE(P)", "VAE", 215.04)  # 2.8: gives the paper's mean under DS where no speed is lost to others
+VAE = _Container("VAE(P)", "VAE", 215.04)  # 2.8: yields the paper's mean under DS without contention
 ANY = (
     VAE,
     _Container("VAE(T)", "VAE", 215.0),
@@ -119,9 +120,9 @@ def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float 
 
 
 def contended(workload: Workload, contention: float) -> Workload:
-    """Return the workload with this share of speed lost to each further job on a node, 0..1, in place of its own.
+    """Return the workload with this share of speed lost per further job on a node, 0..1, replacing its own.
 
-    All works shrink in the proportion in which that of a VAE does, so that the paper's mean under DS still comes out.
+    All works shrink in proportion to a VAE's, so that the paper's mean under DS still results.
     """
     factor = vae_core_s(contention) / vae_core_s(workload.contention)
     jobs = tuple(_shortened(job, factor) for job in workload.jobs)
@@ -136,11 +137,11 @@ def _shortened(job: Submission, factor: float) -> Submission:
 
 
 def vae_core_s(contention: float) -> float:
-    """Return the core-seconds of a VAE that give the paper's mean under DS in `specon-fixed` (2.8).
+    """Return the core-seconds of a VAE that yield the paper's mean under DS in `specon-fixed` (2.8).
 
-    On each node one arrives every 200 s and still has `left` = W - 200 s to do, beside the next one, when that arrives;
-    together they advance by 1 - contention. So what is left of a job when the next one comes is W - 200 + r times what
-    was left of the one before, with r = 2 / (1 - contention) - 1: the mean is linear in W.
+    On each node one arrives every 200 s and still has `left` = W - 200 s to do, together with the next one, when that
+    arrives; together they advance by 1 - contention. So what is left of a job when the next one comes is W - 200 + r
+    times what was left of the one before, with r = 2 / (1 - contention) - 1: the mean is linear in W.
     """
     every_s = NODES * GAP_S
     r = 2.0 / (1.0 - contention) - 1.0
@@ -153,7 +154,7 @@ def _workload(
     name: str, seed: int, jobs: Sequence[tuple[_Container, float]], count: int, policy_setups: Iterable[PolicySetup],
     invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
-    """Return the jobs on nodes of one core, because the paper gives shares of a node only; first without moves (DS)."""
+    """Return the jobs on nodes of one core, because the paper only gives shares of a node; first without moves (DS)."""
     nodes = tuple(Node(f"worker-{i}", "", cores=1.0) for i in range(1, count + 1))
     without = Settings(systems=())
     ds = PolicySetup(DS, partial(decide, settings=without), COSTS, _profiles(), without, "no job moves")
@@ -168,7 +169,7 @@ def _workload(
 
 
 def _both(alpha: float = 0.01, interval_s: float = 30.0, suffix: str = "") -> list[PolicySetup]:
-    """Return the paper's SpeCon and the one whose moves are judged by the makespan (5.5)."""
+    """Return the paper's SpeCon and the one that judges moves by the makespan (5.5)."""
     return [_specon(f"specon{suffix}", "always", alpha, interval_s),
             _specon(f"specon-makespan{suffix}", "makespan", alpha, interval_s)]  # fmt: skip
 

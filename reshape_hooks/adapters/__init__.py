@@ -1,1 +1,1 @@
-"""Make trainings elastic: scripts of PyTorch's libraries as they are, loops of one's own by three lines."""
+"""Makes trainings elastic: scripts of PyTorch's libraries unchanged, custom loops with three lines."""

@@ -1,4 +1,4 @@
-"""Says of a loop with `Accelerator()` that it is left alone, and what makes it elastic.
+"""Reports that a loop with `Accelerator()` is left alone, and how to make it elastic.
 
 Only the loop itself knows where a step ends, so nothing else is done. Called by `on_import` when a script imports
 accelerate, which transformers does, too.
@@ -13,12 +13,12 @@ from typing import Any
 
 from reshape_hooks.adapters import session
 
-LIBRARIES = ("transformers", "lightning", "trl")  # whose own trainers make an Accelerator
+LIBRARIES = ("transformers", "lightning", "trl")  # whose trainers create an Accelerator
 WHY = session.LeftAlone("it is a loop of its own: reshape_hooks.Elastic makes it elastic in three lines")
 
 
 def adapt(module: ModuleType) -> None:
-    """Say it at the first gradients that the script itself computes, unless it has made an Elastic."""
+    """Report it at the first backward pass by the script itself, unless the script has created an Elastic."""
     accelerator: Any = module.Accelerator
     theirs = accelerator.backward
 

@@ -1,10 +1,10 @@
-"""Finds that a loop builds a model otherwise than its script does: a new start could not load what was saved then.
+"""Detects that a loop rebuilds its model, so that a new start could not load what was saved then.
 
     net[2] = torch.nn.Linear(8, 4)  # or pruning, weight_norm, LoRA, net.double(), within the loop
 
-Promises: a model whose layers, or the names, shapes and types of what these save, are others than when training began
-is not saved, with a sentence. Not meant are lazy layers, which get their shapes in the first step, and layers that load
-by rules of their own. Called by `trained_parts`; Python 3.8 and newer, PyTorch only where the script uses it.
+Promises: a model whose layers, or the names, shapes and dtypes of their saved tensors, differ from those when training
+began is not saved, with a sentence. Exempt are lazy layers, which get their shapes in the first step, and layers that
+load by their own rules. Called by `trained_parts`; Python 3.8 and newer, PyTorch only where the script uses it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from reshape_hooks.adapters.present_values import reference
 
 
 class Layer(NamedTuple):
-    """Holds what a new start must make alike: the kind of a layer, and shape and type of what it saves, by name.
+    """Describes what a new start must reproduce: a layer's class, and shape and dtype of its saved tensors, by name.
 
-    `there`: gives the layer itself. `by_itself`: it loads by rules of its own.
+    `there`: returns the layer itself. `by_itself`: it loads by its own rules.
     """
 
     there: Callable[[], Any]
@@ -30,14 +30,14 @@ class Layer(NamedTuple):
 
 
 class BuiltParts:
-    """Knows the layers of these modules, as they are when it is made."""
+    """Knows the layers of these modules as of its creation."""
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
         self._modules = {name: module for name, module in modules.items() if not _loads_by_itself(module)}
         self._built = {name: _layers(module) for name, module in self._modules.items()}
 
     def loop_begins(self) -> None:
-        """See which layers there are now, of those that were there: the script makes them so at each start."""
+        """Take the present layers for those that the script builds at each start."""
         for name, module in self._modules.items():
             now = _layers(module)
             built = self._built[name]
@@ -46,7 +46,7 @@ class BuiltParts:
             }
 
     def refuse_changed(self) -> None:
-        """Raise CheckpointError for a module with other layers, or one whose layers save other tensors."""
+        """Raise CheckpointError for a module with other layers, or whose layers save other tensors."""
         for name, module in self._modules.items():
             difference = _difference(self._built[name], _layers(module))
             if difference:
@@ -73,7 +73,7 @@ def _has_shape(tensor: Any) -> bool:
 
 
 def _loads_by_itself(module: Any) -> bool:
-    """True of a module whose own class, or a hook that it has, decides what it loads."""
+    """Return whether a module's class, or one of its hooks, determines what it loads."""
     torch: Any = sys.modules["torch"]
     if getattr(module, "_load_state_dict_pre_hooks", None):
         return True
@@ -85,7 +85,7 @@ def _loads_by_itself(module: Any) -> bool:
 
 
 def _difference(built: Mapping[str, Layer], now: Mapping[str, Layer]) -> str:
-    """Say which layer is another one; empty if none is."""
+    """Name the layer that differs; empty if none does."""
     free = [name for name, one in built.items() if one.by_itself]
     for name in dict.fromkeys([*built, *now]):
         if any(name == one or not one or name.startswith(f"{one}.") for one in free):
@@ -107,7 +107,7 @@ def _difference(built: Mapping[str, Layer], now: Mapping[str, Layer]) -> str:
 
 
 def _other_types(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Name the types that tensors of the same names and shapes had and have; empty where these differ, too."""
+    """Name the dtypes of tensors with equal names and shapes before and after; empty where those differ, too."""
     if {name: shape for name, (shape, _) in before.items()} != {name: shape for name, (shape, _) in after.items()}:
         return ""
     had, has = next((of, after[name][1]) for name, (_, of) in before.items() if of != after[name][1])

@@ -1,14 +1,14 @@
-"""Lets the time that a script measures from a reading of a clock go on after a stop, without the pause.
+"""Carries the time that a script measures across a stop, without the pause.
 
     start = time.time()
     for step in state.steps(...):
         if time.time() - start > budget: break
 
-The new start reads the clock anew, so that such a budget, and a rate by it, would begin again at each stop. Promises: a
-variable that holds a reading of this process when its loop begins is after a stop as far from now as it was before it;
-anything else is left alone. A wall-clock time that lies ahead, as `time.time() + budget`, is such a reading, too; but
-not one that the new start finds where it was, as a deadline that was read from a file.
-Called by `variables`; the standard library, Python 3.8 and newer.
+The new start reads the clock anew, so that such a budget, and any rate based on it, would restart at each stop.
+Promises: a variable that holds a reading of this process when its loop begins is as far from now after a stop as before
+it; anything else is left alone. A wall-clock time in the future, such as `time.time() + budget`, is such a reading,
+too, but not one that the new start finds unchanged, such as a deadline read from a file. Called by `variables`;
+standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from reshape_hooks.adapters.script_frames import Frame, places
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Holder, Key, Place
 
-    Saved = Sequence[tuple[Key, Place, str, float, Any]]  # by which clock this value was read, and how long ago
+    Saved = Sequence[tuple[Key, Place, str, float, Any]]  # which clock this value was read from, and how long ago
 
 SECOND_NS, MOST_NS = 1_000_000_000, 1 << 63
-AHEAD_S = 30 * 86_400.0  # of a time that a script may still be waiting for
-DIGITS = 3  # behind the point: a number that has more was not typed
+AHEAD_S = 30 * 86_400.0  # how far ahead a time may be that a script still waits for
+DIGITS = 3  # decimals: a number with more was not typed
 
 
 def _age_s() -> float:
-    """Return for how long this process has run; 0 where that is not known."""
+    """Return how long this process has run; 0 if unknown."""
     started_s = _started_s(os.getpid())
     return 0.0 if started_s is None else plain.boottime() - started_s
 
 
 @functools.lru_cache(1)
 def _started_s(pid: int) -> float | None:
-    """Return when this process was started, by the boot clock; None where that is not known."""
+    """Return when this process was started, by the boot clock; None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -51,7 +51,7 @@ def _started_s(pid: int) -> float | None:
 
 
 def _of_floats(clock: Callable[[], float]) -> Callable[[Any], float | None]:
-    """Return what tells how many seconds ago `clock` gave this value; None for what it can hardly have given."""
+    """Return a function that tells how many seconds ago `clock` gave a value; None if it can hardly have."""
     return lambda value: clock() - value if type(value) is float and round(value, DIGITS) != value else None
 
 
@@ -64,11 +64,11 @@ def _of_dates(value: Any) -> float | None:
         return None
     try:
         return time.time() - value.timestamp()
-    except (OverflowError, ValueError, OSError):  # a date that no clock here can show
+    except (OverflowError, ValueError, OSError):  # a date that no clock here can represent
         return None
 
 
-# By the name of a clock: how long ago a value was read from it. `perf_counter` is the monotonic clock here.
+# Clock name -> how long ago a value was read from it. `perf_counter` is the monotonic clock here.
 AGO: dict[str, Callable[[Any], float | None]] = {
     "time": _of_floats(lambda: time.time()),
     "monotonic": _of_floats(lambda: time.monotonic()),
@@ -76,28 +76,28 @@ AGO: dict[str, Callable[[Any], float | None]] = {
     "monotonic_ns": _of_integers(lambda: time.monotonic_ns()),
     "datetime": _of_dates,
 }
-LOOKS_AHEAD = ("time", "datetime")  # of which a script may wait for a time
-LARGE = (*LOOKS_AHEAD, "time_ns")  # by whose size alone a value is known as a time
+LOOKS_AHEAD = ("time", "datetime")  # for whose times a script may wait
+LARGE = (*LOOKS_AHEAD, "time_ns")  # whose size alone identifies a value as a time
 
 
 class ClockReadings:
-    """The readings in the variables of what holds them, and in attributes of the script's objects that these hold.
+    """Clock readings in variables of functions and objects, and in attributes of the script's objects in these.
 
-    `holders`: returns the functions and objects of the script as they are now. `saved`: what `state` returned.
+    `holders`: returns the script's functions and objects as of now. `saved`: what `state` returned.
     """
 
     def __init__(self, holders: Callable[[], Sequence[Holder]], saved: Saved = ()) -> None:
         self._holders = holders
         self._saved = {(key, place): (clock, ago_s, value) for key, place, clock, ago_s, value in saved}
         self._clocks: dict[tuple[Key, Place], str] = {}
-        self._readings: dict[tuple[Key, Place], Any] = {}  # as they were at the last look
+        self._readings: dict[tuple[Key, Place], Any] = {}  # as of the last look
         self._met: set[tuple[Key, Place]] = set()  # what was there when the loop began
         self._looked_at = 0.0
-        self._first = True  # nothing was saved yet: callbacks may have read a clock since the loop began
-        self._earlier: dict[tuple[Key, Place], Any] = {}  # what was set again: it may be older than this process
+        self._first = True  # nothing has been saved yet: callbacks may have read a clock since the loop began
+        self._earlier: dict[tuple[Key, Place], Any] = {}  # restored readings: they may be older than this process
 
     def look(self) -> None:
-        """Leave alone what the script itself finds where it was: call it before variables of the loop are set."""
+        """Exclude what the script itself finds unchanged; call it before the loop's variables are restored."""
         for holder in self._holders():
             for place, value in places(holder):
                 at = holder.key, place
@@ -105,7 +105,7 @@ class ClockReadings:
                     del self._saved[at]
 
     def begin(self) -> None:
-        """A loop begins, or goes on: see what its readings are. Those that were saved are set again, each once."""
+        """Find the readings as a loop begins or resumes. Saved ones are restored, each once."""
         self._looked_at = time.monotonic()
         for holder in self._holders():
             for place, value in places(holder):
@@ -118,7 +118,7 @@ class ClockReadings:
                     self._note(at, value, _age_s)
 
     def _note(self, at: tuple[Key, Place], value: Any, since_s: Callable[[], float]) -> None:
-        """Remember by which clock this value was read since a moment that `since_s` tells, if by one."""
+        """Remember which clock this value was read from, if any, within the time that `since_s` returns."""
         if at not in self._clocks and (clock := _clock_of(value, since_s)):
             self._clocks[at] = clock
             self._readings[at] = value
@@ -136,10 +136,10 @@ class ClockReadings:
         self._earlier[holder.key, place] = moved
 
     def state(self) -> Saved:
-        """Return the readings as they are now, and those that no loop has come to yet.
+        """Return the present readings, and the saved ones that no loop has reached yet.
 
-        A value that has changed since the last look was read since then. Shortly after its machine was booted a loss
-        may be as large as a reading of the monotonic clock.
+        A value that has changed since the last look was read since then: shortly after boot, a loss may be as large as
+        a reading of the monotonic clock.
         """
         found = [(*at, *reading) for at, reading in self._saved.items()]
         first = self._first
@@ -170,26 +170,26 @@ class ClockReadings:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Compare readings; arrays, which have no one truth, are none."""
+    """Compare readings; arrays, which have no single truth value, are not readings."""
     return type(value) is type(other) and bool(value == other)
 
 
 def _clock_of(value: Any, since_s: Callable[[], float]) -> str:
-    """Return by which clock this value was read since the moment that `since_s` tells; empty if by none."""
+    """Return the clock from which this value was read within the time that `since_s` returns; empty if none."""
     ago = ((clock, read(value)) for clock, read in AGO.items())
     return next((clock for clock, ago_s in ago if ago_s is not None and _is_of(clock, ago_s, since_s)), "")
 
 
 def _is_of(clock: str, ago_s: float, since_s: Callable[[], float]) -> bool:
-    """True if this clock gave a value `ago_s` seconds ago that was read since the moment that `since_s` tells.
+    """Return whether this clock could have given, `ago_s` seconds ago, a value read within `since_s()`.
 
-    `since_s` is asked here, behind the clock: asked before, it would be too short by as long as we had no processor.
+    `since_s` is called here, after the clock: called before, it would be short by any time without a CPU.
     """
     return (-AHEAD_S if clock in LOOKS_AHEAD else 0.0) <= ago_s <= since_s()
 
 
 def _later(value: Any, seconds: float) -> Any:
-    """Return this reading as if it had been made so much later."""
+    """Return this reading shifted later by `seconds`."""
     if type(value) is datetime.datetime:
         return value + datetime.timedelta(seconds=seconds)
     return value + (round(seconds * SECOND_NS) if type(value) is int else seconds)

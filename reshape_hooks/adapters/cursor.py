@@ -1,6 +1,6 @@
-"""Keeps the place in an epoch: what a sampler and the random streams were when it was opened, and how much was drawn.
+"""Keeps the position in an epoch: sampler and random streams as of its start, and how much has been drawn.
 
-Promises: see `order`, which puts these into the DataLoaders of PyTorch. Needs no PyTorch itself.
+Promises: see `order`, which attaches cursors to PyTorch's DataLoaders. Needs no PyTorch itself.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from typing import Any
 from reshape_hooks import seeds
 from reshape_hooks.adapters import script_frames, variables
 
-MOST_AHEAD = 8  # batches that a library fetches before it needs them
-OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # follow the number of GPUs
-SHARE = (*OF_RANKS, "process_index", "num_processes")  # the last two of accelerate
-MOST_WITHIN = 4  # samplers, each of which draws from the next one
+MOST_AHEAD = 8  # batches that a library may prefetch
+OF_RANKS = ("rank", "num_replicas", "num_samples", "total_size", "batch_size")  # depend on the number of GPUs
+SHARE = (*OF_RANKS, "process_index", "num_processes")  # the last two are accelerate's
+MOST_WITHIN = 4  # nesting of samplers, each of which draws from the next one
 HELPERS = ("dataset", "collate_fn")  # of a loader
-# Of data sets and collators of libraries, and ours: what they stand around.
+# What data sets and collators of libraries, and ours, wrap.
 WITHIN_HELPERS = ("dataset", "collate", "data_collator", "transform")
 GENERATORS = ("Generator", "Random", "RandomState")  # of PyTorch, NumPy and Python
 COUNTS = (type(None), bool, int, float)
-MOST_LETTERS = 100  # of a word: a data set may hold all that it was read from
+MOST_LETTERS = 100  # of a string: a data set may hold all that it was read from
 MOST_HELPERS = 8
 cursors: list[Cursor] = []
 
 
 class Cursor:
-    """The place in an epoch of the DataLoader that trains. `trains(loader)` tells which one that is.
+    """The position in an epoch of the DataLoader that trains, which `trains(loader)` identifies.
 
-    `saved`: what `state` returned; with `skip`, if the library skips some of the batches by itself.
+    `saved`: what `state` returned; with `skip` if the library skips some of the batches itself.
     """
 
     def __init__(self, trains: Callable[[Any], bool], saved: Mapping[str, Any] | None = None) -> None:
         self.trains = trains
         self.saved = dict(saved) if saved else None  # what `state` returned, until the epoch is resumed
         self.fetched = 0
-        self.drawn = 0  # batches whose indices the sampler has given, of which workers ask for some ahead
+        self.drawn = 0  # batches whose indices the sampler has given; workers request some ahead
         self.indices: deque[Any] = deque()  # the last of these
         self.share: list[Any] = []  # what decides which samples of an epoch this process draws
-        self.drained = False  # the sampler has come to its end, where one of PyTorch draws once more
+        self.drained = False  # the sampler is exhausted, at which point PyTorch's draw once more
         self.generators: list[Any] = []
         self.samplers: list[Any] = []  # of the script's own classes
-        self.helpers: list[Any] = []  # likewise, the data set and what makes a batch of its samples
+        self.helpers: list[Any] = []  # likewise, the data set and the collator
         self.opened: dict[str, Any] = {}
         self.order: dict[str, Any] = {}
         self.before: deque[dict[str, Any]] = deque(maxlen=MOST_AHEAD)
         self.again: deque[dict[str, Any]] = deque()
-        self.seeded = False  # a number was drawn for workers that stay, which is drawn once in each process
+        self.seeded = False  # a worker seed was drawn, which happens once per process for persistent workers
 
     def __enter__(self) -> Cursor:
         cursors.append(self)
@@ -59,7 +59,7 @@ class Cursor:
         cursors.remove(self)
 
     def state(self, consumed: int) -> dict[str, Any]:
-        """The place after `consumed` batches of the epoch; those fetched beyond it are fetched again."""
+        """Return the position after `consumed` batches of the epoch; batches prefetched beyond it are fetched again."""
         ahead = self.fetched - consumed
         before = list(self.before)[-ahead:] if ahead > 0 else []
         drawn_ahead = self.drawn - consumed
@@ -76,7 +76,7 @@ class Cursor:
         }
 
     def open(self, loader: Any, make: Callable[[Any], Any]) -> Any:
-        """Return the loader's iterator over the epoch, or over what is left of it."""
+        """Return the loader's iterator over the epoch, or over the rest of it."""
         sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
         indices = getattr(loader, sampler)
         samplers = [loader.sampler, *_with_inner(loader.batch_sampler)]
@@ -93,11 +93,11 @@ class Cursor:
         self.fetched, self.again = (saved["fetched"], deque(saved["before"])) if saved else (0, deque())
         self.before.clear()
         ours = Order(indices, self, saved)
-        kept = getattr(loader, "_iterator", None)  # of persistent workers, which is asked again in each epoch
+        kept = getattr(loader, "_iterator", None)  # of persistent workers, which is reused in each epoch
         if kept is not None:
             kept._index_sampler = ours
         self.seeded = seeds_workers_that_stay(loader)
-        # Not by setattr, which DataLoader refuses once it is made.
+        # Bypass setattr, which DataLoader refuses after construction.
         loader.__dict__[sampler] = ours
         try:
             iterator = make(loader)
@@ -109,7 +109,7 @@ class Cursor:
         return iterator
 
     def fetch(self, iterator: Any, fetch: Callable[[Any], Any]) -> Any:
-        """Return the iterator's next batch, drawn as it was before the stop."""
+        """Return the iterator's next batch, drawn as before the stop."""
         now, again = self._streams(), self.again.popleft() if self.again else None
         if again:
             self._restore(again)
@@ -123,9 +123,10 @@ class Cursor:
         return batch
 
     def draw(self, indices: Any, take_saved: Callable[[], Mapping[str, Any] | None]) -> Iterator[Any]:
-        """The batches' indices, recorded, or those that are left.
+        """Yield the batches' indices, recorded, or those that remain.
 
-        Nothing is taken before the first one is drawn: an iterator with workers makes two of these, and draws from one.
+        Nothing is taken before the first one is drawn: an iterator with workers creates two of these, and draws from
+        one.
         """
         saved = take_saved()
         ahead: list[Any] = []
@@ -149,10 +150,10 @@ class Cursor:
         self.drained = True
 
     def _drawn_again(self, indices: Any, saved: Mapping[str, Any]) -> tuple[Iterator[Any], list[Any]]:
-        """Draw what had been drawn before the stop. Return what is left to draw, and what was drawn ahead of the loop.
+        """Redraw what was drawn before the stop. Return what remains to draw, and what was drawn ahead of the loop.
 
-        The streams stay as they are: these draws moved them before the stop. What was drawn ahead is as it was saved,
-        also where the sampler draws from a stream that the training draws from between two batches.
+        The random streams are left unchanged: these draws already advanced them before the stop. What was drawn ahead
+        is as saved, even if the sampler shares a stream with the training between two batches.
         """
         skip = saved.get("skip", saved["fetched"])
         if not skip and hasattr(indices, "skip_batches"):  # of accelerate
@@ -187,7 +188,7 @@ class Cursor:
 
 
 def _share(sampler: Any) -> list[Any]:
-    """Return what decides which samples of an epoch this process draws, of a sampler and of those within it."""
+    """Return what decides which samples of an epoch this process draws, for a sampler and those nested in it."""
     found: list[Any] = []
     for one in _with_inner(sampler):
         values = [_attribute(one, name) for name in SHARE]
@@ -196,7 +197,7 @@ def _share(sampler: Any) -> list[Any]:
 
 
 def _with_inner(sampler: Any) -> list[Any]:
-    """Return a sampler, the one that it draws from, and so on: libraries put theirs around that of a loader."""
+    """Return a sampler, the one that it draws from, and so on: libraries wrap that of a loader."""
     found: list[Any] = []
     while sampler is not None and len(found) < MOST_WITHIN:
         found.append(sampler)
@@ -208,15 +209,15 @@ def _with_inner(sampler: Any) -> list[Any]:
 def _attribute(sampler: Any, name: str) -> Any:
     try:
         return getattr(sampler, name, None)
-    except Exception:  # what a property of the script raises
+    except Exception:  # whatever a property of the script raises
         return None
 
 
 def _attributes(sampler: Any) -> dict[str, variables.Packed]:
-    """Return copies of what a sampler of the script draws its order by: its generators, numbers and lists."""
+    """Return copies of what determines the order of a script's sampler: its generators, numbers and lists."""
     found = {}
     for name, value in vars(sampler).items():
-        with contextlib.suppress(Exception):  # it is too large, or what the script's own objects raise
+        with contextlib.suppress(Exception):  # too large, or an object of the script raised
             packed = variables.pack(value, variables.Packing({id(sampler)}))
             if name not in OF_RANKS and packed.kind not in ("object", variables.AS_IT_IS.kind):
                 found[name] = packed
@@ -229,9 +230,9 @@ def _restore_attributes(one: Any, kept: Mapping[str, variables.Packed]) -> None:
 
 
 def _helpers(loader: Any) -> list[Any]:
-    """Return the data set and the collator of a loader, and what these stand around, as far as they are the script's.
+    """Return a loader's data set and collator, and what they wrap, as far as these are the script's.
 
-    A batch that is fetched before it is needed moves what they count and draw from.
+    Prefetching a batch advances what they count and draw from.
     """
     found: dict[int, Any] = {}
     waiting = [_attribute(loader, name) for name in HELPERS]
@@ -245,7 +246,7 @@ def _helpers(loader: Any) -> list[Any]:
 
 
 def _numbers_and_generators(one: Any) -> dict[str, variables.Packed]:
-    """Return copies of the numbers, words and generators that an object has; all else, as a text, is not looked at."""
+    """Return copies of an object's numbers, short strings and generators; everything else, such as text, is skipped."""
     found = {}
     for name, value in vars(one).items():
         short = type(value) in COUNTS or (type(value) is str and len(value) <= MOST_LETTERS)
@@ -255,7 +256,10 @@ def _numbers_and_generators(one: Any) -> dict[str, variables.Packed]:
 
 
 def _forget_what_stays(states: list[Mapping[str, Any]]) -> None:
-    """Take out of these states what is the same in all: a number of GPUs is as the new start makes it."""
+    """Drop what is equal in all of these states.
+
+    A value that depends on the number of GPUs is then as the new start makes it.
+    """
     of_helpers = [state["helpers"] for state in states if "helpers" in state]
     for of_one in zip(*of_helpers):
         for name in set().union(*of_one):
@@ -266,12 +270,12 @@ def _forget_what_stays(states: list[Mapping[str, Any]]) -> None:
 
 
 def seeds_workers_that_stay(loader: Any) -> bool:
-    """True if its next iterator starts workers that stay, and draws a number for their seed: without a stop once."""
+    """Return whether the next iterator starts persistent workers and so draws their seed, as happens only once."""
     return getattr(loader, "_iterator", None) is None and bool(getattr(loader, "persistent_workers", False))
 
 
 class Order:
-    """Stands for a sampler while an iterator over it is made."""
+    """Replaces a sampler while an iterator over it is created."""
 
     def __init__(self, indices: Any, cursor: Cursor, saved: Mapping[str, Any] | None) -> None:
         self.indices, self.cursor, self.saved = indices, cursor, saved
@@ -280,7 +284,7 @@ class Order:
         return self.cursor.draw(self.indices, self._take_saved)
 
     def _take_saved(self) -> Mapping[str, Any] | None:
-        """Return the saved place, once: persistent workers draw again in each epoch."""
+        """Return the saved position, once: persistent workers draw again in each epoch."""
         saved, self.saved = self.saved, None
         return saved
 

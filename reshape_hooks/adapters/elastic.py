@@ -1,13 +1,13 @@
-"""Makes a training loop of one's own elastic in three lines: what belongs to its state, and what it loops over.
+"""Makes a custom training loop elastic in three lines: its state, and what it iterates over.
 
     state = reshape_hooks.Elastic(model=model, optimizer=optimizer)
     for epoch in state.epochs(10):
         for x, y in state.batches(loader):
 
-Promises: the loop stops after a step, whose state is saved, and goes on with the next step, in the same order of
-samples and with the same random numbers; each step is reported. Several processes that have met by `torch.distributed`
-stop after the same step; rank 0 saves. Called by training scripts; the standard library only, PyTorch where the script
-uses it, Python 3.8 and newer.
+Promises: the loop stops after a step, whose state is saved, and resumes with the next step, with the same order of
+samples and the same random numbers; each step is reported. Several processes connected by `torch.distributed` stop
+after the same step; rank 0 saves. Called by training scripts; standard library only, PyTorch where the script uses it,
+Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Kept
 
 STATE = "state.pkl"
-ZIP = b"PK"  # how files of torch.save begin
+ZIP = b"PK"  # prefix of torch.save's files
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimizer")
 OTHER_ORDER = (
     "its data come from a {}, which may give them in another order after a stop: let state.batches(...) have a list, a "
@@ -54,11 +54,11 @@ SECOND_BATCHES = (
 )
 
 enumerate_ = builtins.enumerate
-went_on: list[tuple[int, int]] = []  # of each loop that has begun: how many of it were done before, and of all steps
+went_on: list[tuple[int, int]] = []  # per loop that has begun: steps of it done before, and of all loops
 
 
 class Counting(builtins.enumerate):  # type: ignore[type-arg]
-    """Stands for `enumerate` until a loop has gone on: counts what that had done before the stop."""
+    """Replaces `enumerate` until a loop has resumed: adds what that had counted before the stop."""
 
     _done: int | None = None
 
@@ -66,22 +66,22 @@ class Counting(builtins.enumerate):  # type: ignore[type-arg]
         loops = len(went_on)
         count, value = super().__next__()
         begun = went_on[loops:]
-        if begun and self._done is None:  # this is, or holds, the iterator of a loop, or of one within another
+        if begun and self._done is None:  # this is, or wraps, a loop's iterator, or that of a nested loop
             self._done = begun[0][0] if len(begun) == 1 else begun[-1][1]
         return count + (self._done or 0), value
 
 
 class Elastic:
-    """The state of a training: dictionaries, and objects that have `state_dict` and `load_state_dict`.
+    """The state of a training: dictionaries, and objects with `state_dict` and `load_state_dict`.
 
-    It is saved when a stop or a checkpoint is asked for, now and then, after each epoch and at the end, and restored
-    when this object is made: make it after its parts and before the first step. Of several processes all have the state
-    of rank 0. Raises TypeError for anything else, SystemExit where each process has a part of the state, or where they
-    have not met, CheckpointError where all that was saved is damaged. Its loops raise SystemExit where the script draws
-    from an iterator of its own.
+    It is saved when a stop or a checkpoint is requested, periodically, after each epoch and at the end, and restored
+    when this object is created: create it after its parts and before the first step. With several processes, all get
+    rank 0's state. Raises TypeError for anything else, SystemExit if each process holds a part of the state or the
+    processes are not connected, CheckpointError if everything that was saved is damaged. Its loops raise SystemExit if
+    the script draws from an iterator of its own.
 
-    `first_start` is True until something was saved. What must be done once, such as making an output folder that may
-    not exist, stands below `if state.first_start:`, between this object and the first step: it is saved as done.
+    `first_start` is True until something has been saved. Put what must be done once, such as creating an output folder
+    that must not exist yet, under `if state.first_start:`, between this object and the first step: it is saved as done.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -103,14 +103,14 @@ class Elastic:
         self.first_start = not saved
         self._saver = Saver(self._checkpoints, outcome=self._run.announced.outcome)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
-        self._waiting: dict[str, Any] = {}  # of `_own`, until a loop goes on
-        self._begun: dict[str, Any] = {}  # what stood when this epoch began, before the script prepared its batches
-        self._saved_parts: dict[str, Any] = {}  # what the script changes before its loop goes on, as it was saved
+        self._waiting: dict[str, Any] = {}  # of `_own`, until a loop resumes
+        self._begun: dict[str, Any] = {}  # what was there when this epoch began, before the script prepared its batches
+        self._saved_parts: dict[str, Any] = {}  # saved values of what the script changes before its loop resumes
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
-        self._loops = self._batches = 0  # how often this process asked for a loop, and in this epoch for batches
-        self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
+        self._loops = self._batches = 0  # how often this process requested a loop, and in this epoch batches
+        self._apart = [*parts.values(), *self._parts.values(), self]  # not variables of the script
         self._not_given = NotGiven([*parts.values(), *self._parts.values()])
         beside = self._not_given.new_modules()
         self._objects = _with_attributes([*self._parts.items(), *beside])
@@ -123,7 +123,7 @@ class Elastic:
         self._trained = TrainedParts(self._parts)
         self._trained.add(beside)
         self._trained_at_stop: dict[str, Any] = {}
-        self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
+        self._iteration: int | None = None  # accelerate's epoch counter of its loader, by which it shuffles
         self._saved = saved
         if saved:
             self._load(saved)
@@ -132,7 +132,7 @@ class Elastic:
         self._saver.begin()
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
+        """Yield the remaining steps, counted from 0; each is over when the next one is requested."""
         self._begin_loop()
         self._total = total
         self._leave_if_asked()
@@ -143,7 +143,7 @@ class Elastic:
         self._end()
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
+        """Yield the remaining epochs, counted from 0, the first of them for the rest of its batches."""
         self._begin_loop()
         self._epochs = total
         self._leave_if_asked()
@@ -169,7 +169,7 @@ class Elastic:
         self._end()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of this epoch that are left: of a DataLoader, or of what comes in the same order again."""
+        """Yield the remaining batches of this epoch, from a DataLoader or anything that repeats its order."""
         self._batches += 1
         if self._batches > 1:
             raise _refused(session.LeftAlone(SECOND_BATCHES))
@@ -181,13 +181,13 @@ class Elastic:
             self._batch += 1
             self._done()
         if self._iteration is not None:
-            loader.iteration = self._iteration + 1  # also where all its batches came before a stop
-        # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
+            loader.iteration = self._iteration + 1  # even if all its batches came before a stop
+        # What follows, perhaps an evaluation, is repeated after a stop, so a stop need not wait for it.
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
 
     def _begin_loop(self) -> None:
-        """A loop is asked for. Raises SystemExit for a second one, RuntimeError in a thread."""
+        """Note that a loop is requested. Raises SystemExit for a second one, RuntimeError in a thread."""
         if not _is_main_thread():
             raise _refused(session.LeftAlone(session.IN_THREAD))
         self._loops += 1
@@ -196,7 +196,7 @@ class Elastic:
         self._trained.loop_begins()
 
     def share(self, batch: int) -> int:
-        """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""
+        """Return how many samples of a batch this process takes, so that the total batch stays the same."""
         part = -(-batch // self._ranks.size)
         if batch % self._ranks.size and self._ranks.rank == 0:
             plain.warn(
@@ -225,11 +225,11 @@ class Elastic:
         self._cursor = order.Cursor(lambda one: one is inner, place if self._batch else None)
         with self._cursor:
             rest = iter(loader)
-            first = list(itertools.islice(rest, 1))  # before which one of accelerate opens nothing
+            first = list(itertools.islice(rest, 1))  # accelerate's opens nothing before that
         return itertools.chain(first, rest)
 
     def _epoch_begins(self) -> dict[str, Any]:
-        """Return what the script may use to prepare the batches of an epoch: it does that again after a stop in it."""
+        """Return what the script may use to prepare an epoch's batches, which it repeats after a stop in that epoch."""
         present = self._rebound.now_or_given()
         self._variables.share_with(present)
         dictionaries = {name: copies(part) for name, part in present.items()}
@@ -242,16 +242,16 @@ class Elastic:
         }
 
     def _set_back(self) -> None:
-        """Let the script prepare the batches of a broken epoch from what stood when that began."""
+        """Restore what was there when the interrupted epoch began, so that the script can prepare its batches again."""
         seeds.restore(self._begun["streams"])
         self._trained.restore(self._begun.get("trained", {}))  # not in checkpoints of older versions
         for name, values in self._begun["dictionaries"].items():
             refill(self._parts[name], values)
 
     def _goes_on(self, done: int) -> None:
-        """The loop begins, or goes on after so many of its steps: with its variables, gradients and random numbers.
+        """Begin the loop, or resume it after `done` steps: with its variables, gradients and random numbers.
 
-        What the script has done since its epoch began it had done before the stop, too.
+        What the script has done since its epoch began it had already done before the stop.
         """
         self._restore_files()
         self._look_at_script()
@@ -268,18 +268,18 @@ class Elastic:
         waiting, self._waiting = self._waiting, {}
         self._place = waiting.get("place")
         self._gradients.restore(waiting.get("gradients", {}))
-        # What the script has drawn since it was started, it had drawn before the stop, too.
+        # What the script has drawn since it was started, it had already drawn before the stop.
         seeds.restore(waiting.get("streams", {}))
         went_on.append((done, self._step))
         vars(builtins)["enumerate"] = enumerate_
 
     def _set_layers_again(self) -> None:
-        """Let the layers be as they were at the stop: right behind it the loop goes on."""
+        """Restore the layers as of the stop, right after which the loop resumes."""
         self._trained.restore(self._trained_at_stop)
         self._trained_at_stop = {}
 
     def _look_at_script(self) -> None:
-        """A loop begins: see what holds the parts, and what the script has made beside them."""
+        """Find, as a loop begins, what holds the parts, and what else the script has created."""
         self._rebound.look()
         self._not_given.loop_begins()
         self._held_iterators.loop_begins()
@@ -288,7 +288,7 @@ class Elastic:
         self._variables.add_objects(_with_attributes(beside))
 
     def _refuse_iterators(self) -> None:
-        """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
+        """End, before its first stop and with a sentence, a training that draws from an iterator of its own."""
         if self._resumed or self._step > 1:
             return
         if found := list(dict.fromkeys([*iterators(), *self._held_iterators.read_by_functions()])):
@@ -304,7 +304,7 @@ class Elastic:
     def _done(self) -> None:
         self._step += 1
         self._run.step(self._step, self._total or None)
-        self._refuse_iterators()  # in the first step it may have made what it draws from
+        self._refuse_iterators()  # in the first step it may have created what it draws from
         due = self._saver.due()
         self._leave_if_asked(due and self._ranks.size > 1)
         if due and self._ranks.size == 1:
@@ -322,7 +322,7 @@ class Elastic:
         self._run.end(self._step, self._save, self._checkpoints)
 
     def _description(self) -> dict[str, Any]:
-        """What this training is known by: its parts as the script has made them."""
+        """Return what identifies this training: its parts as the script created them."""
         trained: list[Any] = []
         settings: dict[str, Any] = {}
         weights: list[Any] = []
@@ -341,13 +341,13 @@ class Elastic:
         self._run.save_once(lambda: self._save_all(own))
 
     def _save_all(self, own: list[Any]) -> None:
-        """Save the state with what each rank has of its own; what is on a GPU that the job keeps may stay there."""
+        """Save the state with each rank's own; what is on a GPU that the job keeps may stay there."""
         state = self._state(own)
         held = gpu_state.hold(state, STATE) if self._ranks.size == 1 else None
         self._saver.now(self._step, _files(state, False), held)
 
     def _own(self) -> dict[str, Any]:
-        """What each rank has of its own; until a loop has gone on that is what was saved."""
+        """Return each rank's own state; until a loop has resumed, what was saved."""
         self._variables.share_with(self._rebound.now())
         return self._waiting or {
             "place": self._cursor.state(self._batch) if self._cursor else None,
@@ -389,14 +389,14 @@ class Elastic:
         self._iteration = at.get("iteration")  # not in checkpoints of older versions
         own, rank = state["own"], self._ranks.rank
         self._waiting = dict(own[rank % len(own)])
-        if rank >= len(own):  # a rank more than there were draws from its own streams
+        if rank >= len(own):  # an additional rank draws from its own streams
             self._waiting.pop("streams", None)
         if len(own) != self._ranks.size:
             self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
         self._variables = Variables(self._apart, self._waiting.get("variables", ()), self._objects)
 
     def _restore_files(self) -> None:
-        """What the script has written since it was started, it had written before the stop, too."""
+        """Restore the script's files: what it has written since it was started, it had written before the stop."""
         saved, self._saved = self._saved, None
         replay.resumed(saved)
 
@@ -406,7 +406,7 @@ def _with_attributes(modules: Iterable[tuple[str, Any]]) -> list[Kept]:
 
 
 def _keeps_order(loader: Any) -> bool:
-    """True of what gives the same in the same order each time: a sequence, an array, a dictionary."""
+    """Return whether it gives the same items in the same order each time: a sequence, an array, a dictionary."""
     kind = type(loader)
     if isinstance(loader, (Sequence, dict, type({}.items()))) or hasattr(loader, "shape"):
         return True
@@ -414,7 +414,7 @@ def _keeps_order(loader: Any) -> bool:
 
 
 def _small(part: Any, saved: Any) -> Any:
-    """Return what a script may change of this part before it asks for the first batch, as stepping a scheduler does."""
+    """Return what a script may change of this part before it requests the first batch, as by stepping a scheduler."""
     if hasattr(part, "parameters"):
         return None
     if hasattr(part, "param_groups"):
@@ -437,9 +437,9 @@ def _is_main_thread() -> bool:
 
 
 def _refused(why: session.LeftAlone) -> Exception | SystemExit:
-    """An end with a sentence; in a thread of the script, whose end Python does not make that of the process, an error.
+    """Return the exception that ends this process with a sentence; in a thread of the script, an error.
 
-    The process then ends with 1 all the same: it has not trained.
+    Python does not end the process with a thread; it then still exits with 1: it has not trained.
     """
     sentence = f"Elastic cannot make this training elastic, because {why}"
     if _is_main_thread():
@@ -449,7 +449,7 @@ def _refused(why: session.LeftAlone) -> Exception | SystemExit:
 
 
 def _files(state: dict[str, Any], in_memory: bool) -> dict[str, Any]:
-    """Return the files of a checkpoint. `in_memory`: with bytes that later steps do not change."""
+    """Return the files of a checkpoint. `in_memory`: as bytes that later steps do not change."""
     torch = sys.modules.get("torch")
     if not torch:
         return {STATE: pickle.dumps(state)}
@@ -467,13 +467,13 @@ def _read(folder: Any, alone: bool) -> Any:
         of_torch = file.read(len(ZIP)) == ZIP
     if not of_torch:
         return pickle.loads((folder / STATE).read_bytes())
-    import torch  # also where the script imports it only later
+    import torch  # even if the script imports it only later
 
     return torch.load(folder / STATE, "cpu", weights_only=False)
 
 
 def _whole(part: Any) -> Any:
-    """Return what has the same state in each process. Raises LeftAlone where each has a part of it."""
+    """Return what has the same state in each process. Raises LeftAlone if each has a part of it."""
     if type(part).__name__ == "DistributedDataParallel":
         return part.module
     if pytrees.is_of_nnx(part):

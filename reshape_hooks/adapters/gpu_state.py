@@ -1,10 +1,10 @@
-"""Leaves the tensors of a state on their GPU while the training's process is replaced, and takes them over again.
+"""Leaves a state's tensors on their GPU while the training's process is replaced, and takes them back.
 
-What PyTorch keeps on a GPU is copied there into memory of a process beside the shim (`sidecar/gpu_memory.py`), which
-takes milliseconds where saving and loading take seconds; all else of the state is pickled as always. Storages change
-hands whole, so that tensors that share one still do. Promises: a state that cannot be held is saved as without this,
-with nothing lost but the try; one that is held is sealed only after all of it has arrived. The next process finds it
-on the GPU, or in the file that the holder writes meanwhile. Called by `elastic`; imports PyTorch where the script does.
+What PyTorch keeps on a GPU is copied into memory of a process beside the shim (`sidecar/gpu_memory.py`), which takes
+milliseconds where saving and loading take seconds; the rest of the state is pickled as always. Storages are transferred
+whole, so that tensors that share one still do. Promises: a state that cannot be held is saved as without this, at no
+cost but the attempt; one that is held is sealed only after all of it has arrived. The next process finds it on the GPU,
+or in the file that the holder writes meanwhile. Called by `elastic`; imports PyTorch where the script does.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from reshape_hooks import plain
 from reshape_hooks.adapters import held_memory
 from reshape_hooks.adapters.held_memory import CannotBeHeld
 
-WRITTEN_S = 600.0  # for the file of tensors that cannot be had from the GPU
+WRITTEN_S = 600.0  # for the file of tensors that are not available on the GPU
 
 
 def on_gpu(storage: Any) -> bool:
-    """True for a storage of PyTorch that is in the memory of an NVIDIA GPU."""
+    """Return whether a PyTorch storage is in an NVIDIA GPU's memory."""
     return bool(storage.device.type == "cuda")
 
 
 class StorageCollector(pickle.Pickler):
-    """Pickles a state without its storages: `on_gpu` and `on_cpu` have these, each once however many share it."""
+    """Pickles a state without its storages; collects each in `on_gpu` or `on_cpu`, once however many share it."""
 
     def __init__(self, file: Any, torch: Any) -> None:
         super().__init__(file, protocol=2)
@@ -44,7 +44,7 @@ class StorageCollector(pickle.Pickler):
         self._known: dict[tuple[str, int, int], tuple[bool, int]] = {}
 
     def persistent_id(self, found: Any) -> Any:
-        """Return where the storage is: on the GPU or not, its number there, and the type that PyTorch sees in it."""
+        """Return where the storage is: on the GPU or not, its index there, and the dtype in which PyTorch views it."""
         typed = isinstance(found, self.torch.storage.TypedStorage)
         if not typed and not isinstance(found, self.torch.UntypedStorage):
             return None
@@ -61,7 +61,7 @@ class StorageCollector(pickle.Pickler):
 
 
 class StorageProvider(pickle.Unpickler):
-    """Loads what `StorageCollector` has pickled, with these storages in their places."""
+    """Loads what `StorageCollector` pickled, with these storages in place."""
 
     def __init__(self, file: Any, torch: Any, on_gpu: list[Any], on_cpu: list[Any]) -> None:
         super().__init__(file)
@@ -77,9 +77,9 @@ class StorageProvider(pickle.Unpickler):
 
 
 def hold(state: Any, file: str) -> dict[str, Any] | None:
-    """Hand the tensors of a state to the holder, where there is one; return the files of a checkpoint in memory.
+    """Hand a state's tensors to the holder, if there is one; return the files of a checkpoint in memory.
 
-    `file`: the name of the one with all that is not on a GPU. None: the state is to be saved as always.
+    `file`: the name of the one with everything that is not on a GPU. None: save the state as usual.
     """
     torch, folder = sys.modules.get("torch"), held_memory.offered()
     if torch is None or folder is None:
@@ -113,7 +113,7 @@ def _handed_over(torch: Any, storages: list[Any], folder: Path) -> dict[str, Any
 
 @contextlib.contextmanager
 def settled(torch: Any, device: int) -> Iterator[None]:
-    """Wait for all that the GPU has to do; its context is this thread's meanwhile."""
+    """Wait until the GPU is idle; its context is current in this thread meanwhile."""
     if not torch.cuda.is_available():
         yield
         return
@@ -125,7 +125,7 @@ def settled(torch: Any, device: int) -> Iterator[None]:
 def read(folder: Path, file: str, to_cpu: bool = False) -> Any:
     """Return the state of a checkpoint whose tensors were held on a GPU: from there, else from its file.
 
-    `to_cpu`: as other processes are given it, too. Raises CheckpointError.
+    `to_cpu`: because other processes get it, too. Raises CheckpointError.
     """
     torch = sys.modules["torch"]
     kept = json.loads((folder / plain.TENSORS).read_text())
@@ -143,7 +143,7 @@ def read(folder: Path, file: str, to_cpu: bool = False) -> Any:
 
 
 def _from_gpu(torch: Any, kept: Mapping[str, Any]) -> list[Any] | None:
-    """Return copies of the storages on the GPU; None where they are not to be had there."""
+    """Return copies of the storages on the GPU; None if they are not available there."""
     device = kept["device"]
 
     def make(size: int) -> tuple[Any, int]:
@@ -153,17 +153,17 @@ def _from_gpu(torch: Any, kept: Mapping[str, Any]) -> list[Any] | None:
     try:
         with settled(torch, device):
             return held_memory.take_back(kept, make)
-    except (CannotBeHeld, OSError, AttributeError, RuntimeError):  # as of a GPU that is full
+    except (CannotBeHeld, OSError, AttributeError, RuntimeError):  # as when the GPU is full
         return None
 
 
 def new_storage(torch: Any, size: int, device: int) -> Any:
-    """Return a storage of so many bytes on the GPU."""
+    """Return a new storage of `size` bytes on the GPU."""
     return torch.UntypedStorage(size, device=torch.device("cuda", device))
 
 
 def _from_file(torch: Any, folder: Path, kept: Mapping[str, Any]) -> list[Any]:
-    """Return the storages out of the file that the holder writes, once it is there."""
+    """Return the storages from the file that the holder writes, once it is there."""
     path, until = folder / plain.BULK, plain.boottime() + WRITTEN_S
     while not path.exists():
         fault = plain.held_fault(folder)
@@ -176,7 +176,7 @@ def _from_file(torch: Any, folder: Path, kept: Mapping[str, Any]) -> list[Any]:
 
 
 def _storage(torch: Any, data: Any, begin: int = 0, size: int = -1) -> Any:
-    """Return a storage on these bytes, which it keeps; `size` -1: to their end."""
+    """Return a storage backed by these bytes, which it keeps alive; `size` -1: to their end."""
     if not len(data) or not size:
         return torch.UntypedStorage(0)
     return torch.frombuffer(data, dtype=torch.uint8, count=size, offset=begin).untyped_storage()

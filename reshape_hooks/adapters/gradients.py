@@ -1,7 +1,7 @@
-"""Keeps the gradients that a loop has gathered and not yet stepped with, as it does over several batches.
+"""Keeps gradients that a loop has accumulated but not yet applied, as over several batches.
 
-Promises: a stop between a `backward` and the optimizer's step that belongs to it loses nothing; of several processes
-each has its own, and on another number of them all have their mean, which is the same sum. Called by `elastic` and
+Promises: a stop between a `backward` and the optimizer step that uses it loses nothing; with several processes each
+keeps its own, and on another number of processes all get their mean, which yields the same sum. Called by `elastic` and
 `lightning_trainer`; from Python 3.8 on, PyTorch only where the script imports it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Gradients:
-    """Those of the parameters of these parts: models and optimizers."""
+    """The gradients of the parameters of these parts: models and optimizers."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = parts
@@ -22,7 +22,7 @@ class Gradients:
             optimizers.register_optimizer_step_post_hook(_stepped)
 
     def state(self) -> dict[str, list[Any]]:
-        """Return the gradients that are pending, None for those that are not."""
+        """Return the pending gradients, None for all others."""
         found = {}
         for name, parameters in self._parameters():
             gradients = [_pending(parameter) for parameter in parameters]
@@ -38,7 +38,7 @@ class Gradients:
                     parameter.grad = gradient.to(parameter.device, parameter.dtype)
 
     def _parameters(self) -> Iterator[tuple[str, list[Any]]]:
-        """Each parameter once, though an optimizer has those of a model."""
+        """Yield each parameter once, even if an optimizer shares a model's."""
         seen: set[int] = set()
         for name, part in self._parts.items():
             found = [one for one in _of_part(part) if id(one) not in seen]
@@ -47,7 +47,7 @@ class Gradients:
 
 
 def mean(of_ranks: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Return the mean of the gradients of several ranks; one that is not pending is 0."""
+    """Return the mean of several ranks' gradients; one that is not pending counts as 0."""
     found = {}
     for name in {name: None for one in of_ranks for name in one}:
         columns = zip(*[one[name] for one in of_ranks if name in one])
@@ -57,7 +57,7 @@ def mean(of_ranks: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    """Mark what a step has used: the next backward pass makes it anew, or changes it."""
+    """Mark the gradients that a step has used: the next backward pass replaces or changes them."""
     for parameter in _of_groups(optimizer):
         if parameter.grad is not None:
             parameter.grad._reshape_used = parameter.grad._version

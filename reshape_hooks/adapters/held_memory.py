@@ -1,8 +1,8 @@
-"""Hands memory of a GPU to the process that holds it between two trainers, and takes it back, by the driver's calls.
+"""Hands GPU memory to the process that holds it between two trainers, and takes it back, with driver calls.
 
 The other side is `sidecar/gpu_memory.py`. Promises: what is handed over is sealed only after all of it has arrived;
-nothing of this process' own memory is shared, only written to the holder's or read from there. Called by `gpu_state`.
-The standard library and the driver's library, Python 3.8.
+none of this process's own memory is shared, only written to the holder's or read from it. Called by `gpu_state`.
+Standard library and the driver's library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any, NamedTuple
 
 from reshape_hooks import plain
 
-ALIGN = 256  # bytes, as the driver aligns its own
+ALIGN = 256  # bytes, the driver's own alignment
 DRIVER = "libcuda.so.1"
 LAZY_PEER_ACCESS = 1
 
 
 class CannotBeHeld(Exception):
-    """The state is saved as without a holder; the one argument says why."""
+    """Raised when the state must be saved as without a holder; the argument says why."""
 
 
 class Handle(ctypes.Structure):
-    """CUipcMemHandle: names memory of another process, 64 bytes that are passed by value."""
+    """CUipcMemHandle: names another process's memory; 64 bytes, passed by value."""
 
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
 class Piece(NamedTuple):
-    """Memory of this process that the driver can copy: its address and its bytes."""
+    """Memory of this process that the driver can copy: address and size in bytes."""
 
     address: int
     size: int
 
 
 class OtherMemory:
-    """Memory of the holder, open in this process, whose context must be current. Raises CannotBeHeld, OSError."""
+    """The holder's memory, opened in this process, whose context must be current. Raises CannotBeHeld, OSError."""
 
     def __init__(self, handle: str) -> None:
         self.driver = ctypes.CDLL(DRIVER)
@@ -49,7 +49,7 @@ class OtherMemory:
         self.address = address.value
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy (to, from, bytes) each, and return when all of it is done."""
+        """Copy each (to, from, bytes), and return when all copies are done."""
         for target, source, size in copies:
             where = ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(size)
             self._call("cuMemcpyAsync", *where, None)
@@ -65,7 +65,7 @@ class OtherMemory:
 
 
 def uuid_of(device: int) -> str:
-    """Return the UUID of the GPU that has this number in this process, as 32 hexadecimal digits.
+    """Return the UUID of the GPU with this index in this process, as 32 hex digits.
 
     Raises CannotBeHeld, and OSError without a driver.
     """
@@ -77,7 +77,7 @@ def uuid_of(device: int) -> str:
 
 
 def offered() -> Path | None:
-    """Return the folder of copies in memory if the shim also offers to hold what is on the GPU; else None."""
+    """Return the folder of in-memory copies if the shim also offers to hold what is on the GPU; else None."""
     folder = os.environ.get("RESHAPE_MEMORY")
     if not folder or not all((Path(folder) / name).exists() for name in (plain.HOLDER, plain.ROOM)):
         return None
@@ -85,10 +85,10 @@ def offered() -> Path | None:
 
 
 def hand_over(folder: Path, pieces: Sequence[Piece], device: int, reserved: int) -> dict[str, Any]:
-    """Copy these pieces to the holder; return what `take_back` needs, which is to be kept as `plain.TENSORS`.
+    """Copy these pieces to the holder; return what `take_back` needs, to be kept as `plain.TENSORS`.
 
-    `device`: the number of their GPU, whose context is current and which has nothing to do any more. `reserved`: bytes
-    that this process has taken of its memory. Raises CannotBeHeld, OSError.
+    `device`: the index of their GPU, whose context is current and which is idle. `reserved`: bytes of its memory that
+    this process has allocated. Raises CannotBeHeld, OSError.
     """
     begins, size = _places([piece.size for piece in pieces])
     holder = plain.HolderConnection(folder / plain.HOLDER)
@@ -109,9 +109,9 @@ def hand_over(folder: Path, pieces: Sequence[Piece], device: int, reserved: int)
 
 
 def take_back(kept: Mapping[str, Any], make: Callable[[int], tuple[Any, int]]) -> list[Any] | None:
-    """Return what was handed over, copied into new memory of this process; None where it is not on this GPU any more.
+    """Return what was handed over, copied into new memory of this process; None if it is no longer on this GPU.
 
-    `make(bytes)`: returns something new of that size and its address. Raises CannotBeHeld, OSError.
+    `make(bytes)`: returns a new object of that size and its address. Raises CannotBeHeld, OSError.
     """
     holder = plain.HolderConnection(Path(os.environ.get("RESHAPE_MEMORY", "")) / plain.HOLDER)
     try:
@@ -130,7 +130,7 @@ def take_back(kept: Mapping[str, Any], make: Callable[[int], tuple[Any, int]]) -
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where each piece begins in the holder's memory, and the bytes of all."""
+    """Return each piece's offset in the holder's memory, and the total bytes."""
     begins, size = [], 0
     for one in sizes:
         begins.append(size)

@@ -1,8 +1,8 @@
-"""Reads and sets what objects of Keras and TensorFlow hold: values of variables, of tensors.
+"""Reads and sets the values of Keras and TensorFlow objects: variables and tensors.
 
-A script may hold some beside the model that it trains: a weight of a loss that a callback lowers, a second model. Never
-imports Keras or TensorFlow: where the script has not, nothing is theirs. Called by `variables` and `keras_fit`; the
-standard library, Python 3.8 and newer.
+A script may hold some beside the model that it trains: a loss weight lowered by a callback, a second model. Never
+imports Keras or TensorFlow: if the script has not, there are none. Called by `variables` and `keras_fit`; standard
+library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MOST_READ_BYTES = 256 << 20  # of a variable that is compared
 
 
 def is_of_keras(kind: type) -> bool:
-    """True of a class of Keras or TensorFlow, and of one that a script has derived from it."""
+    """Return whether a class is from Keras or TensorFlow, or derived from one of theirs."""
     if not any(name in sys.modules for name in LIBRARIES):
         return False
     return any(str(base.__module__).partition(".")[0] in LIBRARIES for base in kind.__mro__)
 
 
 def is_tensor(value: Any) -> bool:
-    """True of a tensor of TensorFlow that holds numbers, which never change."""
+    """Return whether this is a numeric TensorFlow tensor, which never changes."""
     tf: Any = sys.modules.get("tensorflow")
     kind = getattr(tf, "Tensor", None)
     if kind is None or not isinstance(value, kind) or not hasattr(value, "numpy"):
@@ -34,12 +34,12 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_of(values: Any) -> Any:
-    """Return a tensor of TensorFlow with these values."""
+    """Return a TensorFlow tensor with these values."""
     return sys.modules["tensorflow"].constant(values)
 
 
 def variables_of(value: Any) -> list[Any]:
-    """Return the variables of a variable, a generator, a layer, an optimizer or a metric, in their order."""
+    """Return the variables of a variable, a generator, a layer, an optimizer or a metric, in order."""
     keras: Any = sys.modules.get("keras")
     tf: Any = sys.modules.get("tensorflow")
     if keras is None or tf is None:
@@ -54,17 +54,17 @@ def variables_of(value: Any) -> list[Any]:
 
 
 def values_of(variables: Sequence[Any]) -> list[Any]:
-    """Return their values, as arrays of NumPy."""
+    """Return their values as NumPy arrays."""
     return [one.numpy() for one in variables]
 
 
 def size_of(variables: Sequence[Any]) -> int:
-    """Return the bytes of all of them together."""
+    """Return their total size in bytes."""
     return sum(one.numpy().nbytes for one in variables)
 
 
 def digests_of(value: Any) -> list[Any]:
-    """Return what is another one once a variable in this object has another value; of a very large one its shape."""
+    """Return digests that change with the values of an object's variables; for a very large one, its shape."""
     found = []
     for one in values_of(variables_of(value)):
         known = one.nbytes <= MOST_READ_BYTES and not one.dtype.hasobject
@@ -73,7 +73,7 @@ def digests_of(value: Any) -> list[Any]:
 
 
 def assign(value: Any, places: Sequence[int], values: Sequence[Any]) -> bool:
-    """Give the variables at these places of an object the values. False, and nothing is changed, if it has others."""
+    """Assign the values to the variables at these places. Return False, changing nothing, if shapes differ."""
     there = variables_of(value)
     held = [there[place] for place in places if place < len(there)]
     if [tuple(one.shape) for one in held] != [one.shape for one in values]:

@@ -1,7 +1,7 @@
-"""Keeps what Lightning logs and has not written yet: means over an epoch, rows of a CSVLogger, the version of a logger.
+"""Keeps what Lightning has logged but not written yet: epoch means, a CSVLogger's rows, a logger's version.
 
-Promises: after a stop a mean that is logged over an epoch counts its batches of before the stop, too; a logger that
-numbers its folders goes on in the one in which it began, with all its rows. Called by `lightning_trainer`.
+Promises: after a stop, a mean over an epoch still counts its batches from before the stop; a logger that numbers its
+folders continues in its original one, with all its rows. Called by `lightning_trainer`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from reshape_hooks.files import replay, watch
 
 LOGGERS = {"csv_logs": "CSVLogger", "tensorboard": "TensorBoardLogger"}
 OF_MEANS = ("value", "cumulated_batch_size", "has_reset", "_forward_cache", "_computed", "_update_count")
-OF_ROWS = ("metrics", "metrics_keys")  # of a CSVLogger: not written yet, and the columns
+OF_ROWS = ("metrics", "metrics_keys")  # of a CSVLogger: rows not written yet, and the columns
 
 
 def adapt(package: str) -> None:
-    """Let the loggers of this package (`lightning.pytorch`) be numbered again as they were at the first start."""
+    """Let this package's loggers (`lightning.pytorch`) get the same version numbers as at the first start."""
     for module, name in LOGGERS.items():
         logger_class: Any = getattr(sys.modules.get(f"{package}.loggers.{module}"), name, None)
         if hasattr(logger_class, "_get_next_version"):
@@ -44,7 +44,7 @@ def _same_version(theirs: Any) -> Any:
 
 
 class _Without:
-    """A file system without some folders."""
+    """A file system that hides some folders."""
 
     def __init__(self, file_system: Any, hidden: frozenset[str]) -> None:
         self._file_system, self._hidden = file_system, hidden
@@ -58,7 +58,7 @@ class _Without:
 
 
 def means(results: Any) -> list[tuple[Any, ...]]:
-    """Return what was logged in this epoch so far. `results`: of the loop that trains."""
+    """Return what has been logged in this epoch so far. `results`: of the training loop."""
     found = []
     for key, one in results.items():
         fields = dataclasses.fields(one.meta)
@@ -66,13 +66,13 @@ def means(results: Any) -> list[tuple[Any, ...]]:
         meta["reduce_fx"] = one.meta.reduce_fx.__name__
         values = {name: _on_cpu(vars(one)[name]) for name in OF_MEANS if name in vars(one)}
         if not one.is_tensor:
-            values.pop("value")  # a metric of the model, which is kept with it
+            values.pop("value")  # a metric of the model, which is saved with it
         found.append((key, one.is_tensor, meta, values, one.meta.sync.rank_zero_only))
     return found
 
 
 def restore_means(results: Any, saved: Iterable[tuple[Any, ...]], trainer: Any) -> None:
-    """Go on with what `means` returned."""
+    """Restore what `means` returned."""
     library: Any = sys.modules[type(results).__module__]
     module = trainer.lightning_module
     for key, is_tensor, given, values, rank_zero_only in saved:
@@ -86,7 +86,7 @@ def restore_means(results: Any, saved: Iterable[tuple[Any, ...]], trainer: Any) 
 
 
 def rows(loggers: Iterable[Any]) -> list[dict[str, list[Any]]]:
-    """Return what each logger has not written yet, and knows of what it has written."""
+    """Return each logger's unwritten rows and what it knows of written ones."""
     found = []
     for logger in loggers:
         writer = getattr(logger, "_experiment", None)
@@ -96,7 +96,7 @@ def rows(loggers: Iterable[Any]) -> list[dict[str, list[Any]]]:
 
 
 def restore_rows(loggers: Iterable[Any], saved: Iterable[dict[str, list[Any]]]) -> None:
-    """Go on with what `rows` returned."""
+    """Restore what `rows` returned."""
     for logger, kept in zip(loggers, saved):
         if kept:
             vars(logger.experiment).update(kept)

@@ -1,4 +1,4 @@
-"""Makes the loaders of Lightning again, after a stop, from what stood when they were made.
+"""Recreates Lightning's loaders after a stop from what was there when they were first created.
 
     class Data(LightningDataModule):
         def train_dataloader(self):
@@ -6,8 +6,8 @@
 
 Lightning asks a module or a DataModule for its loaders when `fit` begins and, with `reload_dataloaders_every_n_epochs`,
 in later epochs; after a stop it asks in another order, and once. Promises: what the script's objects counted and drew
-by, and the random numbers, are then as they were when the loaders of the broken epoch were made. Called by
-`lightning_trainer`; imports nothing of a library.
+from, and the random numbers, are then as they were when the loaders of the interrupted epoch were created. Called by
+`lightning_trainer`; imports nothing from a library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reshape_hooks.adapters.variables import Saved, Variables
 
 TRAIN = "train_dataloader"
-LAST_OF_VALIDATION = "_last_val_dl_reload_epoch"  # which a validation sets before it asks, training after it has asked
+LAST_OF_VALIDATION = "_last_val_dl_reload_epoch"  # set by a validation before it asks, by training after it has asked
 
 
 class Sources:
@@ -35,25 +35,25 @@ class Sources:
         self._resumed = False
         self._variables: Variables | None = None
         self._first: Saved = ()
-        self.made: dict[str, Any] = {}  # what stood when the loaders of each source were last made, and in which epoch
+        self.made: dict[str, Any] = {}  # what was there when each source's loaders were last created; the epoch
 
     def watch_requests(self) -> None:
-        """See when loaders are made, until `stop_watching` is called."""
+        """Observe the creation of loaders until `stop_watching` is called."""
         for loop in self._loops:
             loop._data_source.dataloader = functools.partial(self._make_loader, loop, loop._data_source.dataloader)
 
     def stop_watching(self) -> None:
-        """See it no longer."""
+        """Stop observing."""
         for loop in self._loops:
             vars(loop._data_source).pop("dataloader", None)
 
     def keep_by(self, variables: Variables) -> None:
-        """The script's objects are set up, and no loader is made yet."""
+        """Keep the script's variables, which are set up before any loader is created."""
         self._variables = variables
-        self._first = variables.changed()  # of what had changed at the stop, as the script makes it
+        self._first = variables.changed()  # the script's initial values of what had changed at the stop
 
     def epoch_goes_on(self) -> None:
-        """The broken epoch goes on: count epochs from that in which its loader was made, and not from the restart."""
+        """Resume the interrupted epoch: count epochs from the creation of its loader, not from the restart."""
         self._resumed = True
         if TRAIN in self.made:
             self._trainer.fit_loop._last_train_dl_reload_epoch = self.made[TRAIN]["epoch"]
@@ -79,12 +79,12 @@ class Sources:
             _restore_state(variables, now)
 
     def _is_due(self, stood: Mapping[str, Any]) -> bool:
-        """True where the Trainer would make this loader anew without a stop, too."""
+        """Return whether the Trainer would recreate this loader even without a stop."""
         every = self._trainer.reload_dataloaders_every_n_epochs
         return bool(every and self._trainer.current_epoch - stood["epoch"] >= every)
 
     def _state_now(self, loop: Any, variables: Variables) -> dict[str, Any]:
-        """Return what stands now, and from which epoch on the Trainer counts until it makes this loader anew."""
+        """Return the present state, and the epoch from which the Trainer counts until it recreates this loader."""
         epoch = getattr(loop, LAST_OF_VALIDATION, self._trainer.current_epoch)
         return {"epoch": epoch, "variables": variables.changed(), "streams": seeds.streams(devices=True)}
 

@@ -1,7 +1,7 @@
-"""Makes Lightning's Trainer elastic, without a change of the script that calls it.
+"""Makes Lightning's Trainer elastic, without changes to the script that calls it.
 
-Promises: `fit` stops between two batches, also within a validation, and goes on with the next batch of that epoch,
-whose validation, schedulers and callbacks come as without the stop. Left alone, with a sentence: several processes,
+Promises: `fit` stops between two batches, even within a validation, and resumes with the next batch of that epoch,
+whose validation, schedulers and callbacks run as without the stop. Left alone, with a sentence: several processes,
 several or endless DataLoaders, and what the script resumes itself. Called by `on_import` when a script imports
 lightning or pytorch_lightning (2.x).
 """
@@ -27,7 +27,7 @@ from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
-FLOW = ("_first_loop_iter", "_current_fx")  # by which the logs of an epoch know that it has begun
+FLOW = ("_first_loop_iter", "_current_fx")  # by which an epoch's logs know that it has begun
 SEARCHES = "searches again at each start, by other weights; search in a run of its own"
 BY_ITSELF = "it resumes by itself, by OnExceptionCheckpoint; --elastic says that it also saves on SIGTERM"
 REFUSED = {  # callbacks, and why
@@ -36,8 +36,8 @@ REFUSED = {  # callbacks, and why
     "BatchSizeFinder": f"BatchSizeFinder {SEARCHES}",
     "ModelPruning": "checkpoints of ModelPruning do not say which weights it has pruned",
 }
-OF_LOOP = ("max_epochs",)  # settings of the loop over epochs
-METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
+OF_LOOP = ("max_epochs",)  # settings of the epoch loop
+METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the values last logged
 
 
 def adapt(module: ModuleType) -> None:
@@ -65,7 +65,7 @@ def adapt(module: ModuleType) -> None:
 
 
 def resumable(trainer: Any, model: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
-    """Return the hook for this call of `fit`. Raises LeftAlone; CheckpointError where all that was saved is damaged."""
+    """Return the hook for this call of `fit`. Raises LeftAlone; CheckpointError if everything saved is damaged."""
     session.refuse_several()
     session.refuse_other_masters()
     if trainer.world_size > 1 or trainer.strategy.launcher is not None:
@@ -83,7 +83,7 @@ def resumable(trainer: Any, model: Any, checkpoint: Any, callback_class: Any) ->
 
 
 def description(trainer: Any, model: Any) -> dict[str, Any]:
-    """Return what this call of `fit` is known by. The optimizers are made later, of the model's hyperparameters."""
+    """Return what identifies this call of `fit`. The optimizers are created later, from the model's hyperparameters."""
     trained = [type(model).__name__, session.of_torch(model)]
     named = dict(getattr(model, "hparams", {}))
     numbers = {name: value for name, value in named.items() if isinstance(value, (int, float))}
@@ -94,7 +94,7 @@ def description(trainer: Any, model: Any) -> dict[str, Any]:
 
 
 class ElasticFit:
-    """One call of `fit`. Its methods `on_...` are those of a Callback, which is called first of all."""
+    """One call of `fit`. Its methods `on_...` are those of a Callback, which is called before all others."""
 
     def __init__(
         self, trainer: Any, checkpoints: claims.OfTraining, saved: plain.Saved | None, callback_class: Any
@@ -108,21 +108,21 @@ class ElasticFit:
         self.cursor = Cursor(self._trains, self.extras.get("cursor"))
         self.sources = Sources(trainer, self.extras.get("loaders", {}))  # not in checkpoints of older versions
         self.due: dict[str, Any] | None = None  # what a checkpoint needs while a validation runs
-        self.loops: dict[str, Any] | None = None  # that go into a checkpoint in place of those of now
+        self.loops: dict[str, Any] | None = None  # that go into a checkpoint in place of the present ones
         events = {name: staticmethod(getattr(self, name)) for name in dir(self) if name.startswith("on_")}
         self.callback = type("ElasticCallback", (callback_class,), events)()
         self.run: session.Session | None = None
         self.variables: Variables | None = None  # once training begins
         self.trained = TrainedParts({})
         self.settings: dict[str, Any] = {}  # of the Trainer, as training begins
-        self.gradients: Gradients | None = None  # where the script says when an optimizer steps
+        self.gradients: Gradients | None = None  # where the script decides when an optimizer steps
 
     def fit(self, theirs: Any) -> Any:
-        """Call `fit` of the library, from the beginning or from what was saved."""
+        """Call the library's `fit`, from the beginning or from the checkpoint."""
         trainer = self.trainer
         trainer.callbacks.insert(0, self.callback)
         if self._catches_up() and self.loop.max_steps != -1:
-            self.loop.max_steps += 1  # else the validation after its last step were not done
+            self.loop.max_steps += 1  # else the validation after its last step would be skipped
         self.sources.watch_requests()
         try:
             with self.cursor:
@@ -145,7 +145,7 @@ class ElasticFit:
             self.run.end(self._batches(), lambda: self._save(extras), self.checkpoints)
 
     def _of_script(self) -> Variables:
-        """Return the variables of the script and of its own objects that the Trainer holds, as they are now."""
+        """Return the present variables of the script and of its own objects that the Trainer holds."""
         trainer = self.trainer
         module = trainer.lightning_module
         data = getattr(trainer, "datamodule", None)
@@ -182,14 +182,14 @@ class ElasticFit:
     # What happens at each event
 
     def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
-        """Let the script's checkpoints go on in the folder in which they began."""
+        """Keep the script's checkpoints in their original folder."""
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint.get("callbacks", {}).get(callback.state_key, {})
             if state.get("dirpath"):
                 callback.dirpath = state["dirpath"]
 
     def on_fit_start(self, _trainer: Any, _module: Any) -> None:
-        """Look at the script's objects before they make a loader."""
+        """Look at the script's objects before they create a loader."""
         self.variables = self._of_script()
         self.sources.keep_by(self.variables)
 
@@ -213,7 +213,7 @@ class ElasticFit:
         self.gradients = None if module.automatic_optimization else Gradients({"model": module})
         if not self.extras:
             self.variables.begin()
-        if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
+        if trainer.received_sigterm:  # before any training; Lightning would train on one batch and exit with 0
             self.run.leave()
         if "finished" in self.extras:
             trainer.should_stop = True
@@ -223,7 +223,7 @@ class ElasticFit:
         return None
 
     def _advance(self, data_fetcher: Any) -> None:
-        """Train on one batch; the first time after a stop only do what was still to do after the last one."""
+        """Train on one batch; the first time after a stop, only finish what followed the last one."""
         if self._catches_up():
             return self._resume()
         type(self.loop).advance(self.loop, data_fetcher)
@@ -287,7 +287,7 @@ class ElasticFit:
         vars(self.trainer._logger_connector).update(extras.get("flow", {}))
         lightning_logged.restore_means(self.loop._results, extras.get("means", ()), self.trainer)
         lightning_logged.restore_rows(self.trainer.loggers, extras.get("rows", ()))
-        # What was due is done by the library after this return; its own guess of what that is does not come to bear.
+        # The library does what was due after this return; its own guess of what that is must not apply.
         self.trainer.fit_loop._restarting = self.loop._restarting = False
         self.loop.val_loop.restarting = False
         if self.loop.max_steps != -1:
@@ -315,7 +315,7 @@ class ElasticFit:
         self.saver.now(self._batches(), self._files(extras))
 
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the Trainer write its state to a folder, and return this file and the extras."""
+        """Let the Trainer write its state to a folder, and return that file and the extras."""
         self.trained.refuse_changed()
         self.loops = extras.get("loops")
         try:
@@ -330,7 +330,7 @@ class ElasticFit:
 
 
 def _trained(trainer: Any, module: Any) -> dict[str, Any]:
-    """Return the parts whose parameters are trained: the module, and optimizers whose groups nothing else restores."""
+    """Return the parts with trained parameters: the module, and optimizers whose groups nothing else restores."""
     restores_groups = any(hasattr(one, "unfreeze_and_add_param_group") for one in trainer.callbacks)
     optimizers = [] if restores_groups else trainer.optimizers
     return {"model": module, **{f"optimizer {k}": one for k, one in enumerate(optimizers)}}
@@ -350,7 +350,7 @@ def _restore_settings(trainer: Any, saved: Mapping[str, Any]) -> None:
 
 
 def _average_again(trainer: Any) -> None:
-    """Let the averaging of weights find its scheduler again, which it does when an epoch begins, not within one."""
+    """Let weight averaging find its scheduler again, which it does when an epoch begins, not within one."""
     for callback in trainer.callbacks:
         if getattr(callback, "_scheduler_state", None) is None or not hasattr(callback, "_swa_scheduler"):
             continue
@@ -358,4 +358,4 @@ def _average_again(trainer: Any) -> None:
         rates = [group["lr"] for group in groups]
         callback.on_train_epoch_start(trainer, trainer.lightning_module)
         for group, rate in zip(groups, rates):
-            group["lr"] = rate  # a new scheduler sets that of its first step
+            group["lr"] = rate  # a new scheduler sets the rate of its first step

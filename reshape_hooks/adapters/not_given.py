@@ -1,13 +1,13 @@
-"""Finds what a loop trains or counts by and `Elastic` was not given: an optimizer, a second model, a metric.
+"""Finds what a loop trains or counts with but did not pass to `Elastic`: an optimizer, a second model, a metric.
 
     state = Elastic(model=model)  # and no optimizer
     for batch in state.batches(loader):
         ...
         optimizer.step()  # its moments would begin anew after a stop
 
-Promises: a training that would lose the state of such an object is not saved, with a sentence that names it. Not meant
-are objects whose state stays what it was, such as a frozen teacher, and those that the script makes before it uses
-them, in each epoch or in each step. Called by `elastic`; the standard library, Python 3.8 and newer.
+Promises: a training that would lose such an object's state is not saved, with a sentence that names it. Exempt are
+objects whose state stays the same, such as a frozen teacher, and those that the script creates before it uses them, in
+each epoch or each step. Called by `elastic`; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from reshape_hooks.adapters.script_frames import Frame, is_gone, is_own, scopes
 from reshape_hooks.adapters.variables import PLAIN, is_read
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
-DEPTH = 4  # objects within objects of the script
-SUMS = "_defaults"  # by which torchmetrics declares what a metric sums up
+DEPTH = 4  # nesting of the script's objects
+SUMS = "_defaults"  # in which torchmetrics declares what a metric accumulates
 
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Key, Scope
 
-    State = dict[str, Any]  # numbers, and where tensors are and which version of them, by their names
+    State = dict[str, Any]  # by name: numbers, and tensors' addresses and versions
 
 
 class Found(NamedTuple):
-    """An object, by a reference that lets it go when the script does, and its state."""
+    """An object, by a weak reference where possible, and its state."""
 
     there: Callable[[], Any]
     state: State
 
 
 class Place(NamedTuple):
-    """Says where the script holds an object: in a variable. `name`: with its attributes and items."""
+    """Where the script holds an object: a variable. `name`: with attributes and items."""
 
     scope: Key
     variable: str
@@ -51,35 +51,35 @@ class Place(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Holds what a new start makes again: which object is at which place, and the state of each by identity."""
+    """What a new start recreates: which object is at which place, and each one's state by identity."""
 
     held: dict[Place, Callable[[], Any]]
     known: dict[int, Found]
 
     def holds(self, place: Place, thing: Any) -> bool:
-        """True if this object was there."""
+        """Return whether this object was there."""
         return place in self.held and self.held[place]() is thing
 
     def knows(self, thing: Any, state: State) -> bool:
-        """True if this was the state of this object."""
+        """Return whether this was the state of this object."""
         found = self.known.get(id(thing))
         return found is not None and found.there() is thing and found.state == state
 
 
 class NotGiven:
-    """Knows the objects of a script that have a state, beside the `parts` that Elastic was given."""
+    """Knows the script's stateful objects other than the `parts` passed to Elastic."""
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self._parts = list(parts)
         self._modules = {id(one) for part in self._parts if _is_module(part) for one in part.modules()}
         self._looped = False  # whether a loop has begun
-        self._prepared = Seen({}, {})  # what the script has made, or set, for this epoch
+        self._prepared = Seen({}, {})  # what the script has created, or set, for this epoch
         self._before: dict[int, Callable[[], Any]] = {}  # by identity: what was there when it began
-        self._stays: dict[Place, Callable[[], Any]] = {}  # and where the script does not set it before it reads it
+        self._stays: dict[Place, Callable[[], Any]] = {}  # and where the script reads it before setting it
         self._first = self._seen_now(self._places())  # when Elastic was made, then when the first loop began
 
     def new_modules(self) -> list[tuple[str, Any]]:
-        """Return the modules of PyTorch beside the parts, such as a loss that counts, with their names; each once."""
+        """Return PyTorch modules other than the parts, such as a loss that counts, with their names; each once."""
         found = []
         for place, _, thing in self._things():
             if _is_module(thing) and id(thing) not in self._modules:
@@ -88,7 +88,7 @@ class NotGiven:
         return found
 
     def loop_begins(self) -> None:
-        """The first loop begins, or the batches of an epoch: see what the script has made, or set, for them."""
+        """Note what the script has created, or set, for the first loop, or for an epoch's batches."""
         there = self._places()
         if not self._looped:
             self._looped = True
@@ -98,14 +98,14 @@ class NotGiven:
         self._prepared = self._seen_now(changed)
 
     def epoch_begins(self) -> None:
-        """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
+        """Note that an epoch begins: what the script creates before its batches it recreates after a stop in it."""
         things = list(self._things())
         self._prepared = Seen({}, {})
         self._before = {id(thing): reference(thing) for _, _, thing in things}
         self._stays = {place: reference(thing) for place, scope, thing in things if _is_read(scope, place)}
 
     def refuse_changed(self) -> None:
-        """Raise CheckpointError for an object whose state would begin anew after a stop, or in whose place another."""
+        """Raise CheckpointError for an object whose state would be lost at a stop, or that has been replaced."""
         kept = _addresses(self._parts)
         given = {id(part) for part in self._parts} | _identities_within(self._parts)
         for place, scope, thing in self._things():
@@ -121,17 +121,17 @@ class NotGiven:
                 raise plain.CheckpointError(f"{place.name} ({type(thing).__name__}) {why}")
 
     def _is_kept(self, thing: Any, kept: set[int]) -> bool:
-        """True of what has no state of its own, and of what a new start makes as it is now."""
+        """Return whether it has no state of its own, or one that a new start recreates."""
         now = _state_of(thing, kept)
         known = self._first.knows(thing, now) or self._prepared.knows(thing, now)
         return known or not now or any(_stands_for(part, thing, now) for part in self._parts)
 
     def _is_another(self, place: Place, thing: Any) -> bool:
-        """True where the script has put another object, which a new start would not do by this step."""
+        """Return whether the script has replaced the object, which a new start would not do by this step."""
         return place in self._first.held and not (self._first.holds(place, thing) or self._prepared.holds(place, thing))
 
     def _seen_now(self, there: Mapping[Place, Any]) -> Seen:
-        """Return what is there, with the states of all that this epoch has made."""
+        """Return what is there, with the states of everything that this epoch has created."""
         kept = _addresses(self._parts)
         known = {id(thing): thing for thing in there.values() if self._before.get(id(thing), _nothing)() is not thing}
         return Seen(
@@ -143,7 +143,7 @@ class NotGiven:
         return {place: thing for place, _, thing in self._things()}
 
     def _things(self) -> Iterator[tuple[Place, Scope, Any]]:
-        """Yield the objects with a state, and where they are."""
+        """Yield the stateful objects and their places."""
         for scope in scopes():
             for name, value in list(scope.variables.items()):
                 for inner, thing in _stateful_within(name, value, DEPTH):
@@ -155,25 +155,25 @@ def _nothing() -> None:
 
 
 def _is_read(scope: Scope, place: Place) -> bool:
-    """True if the script may read the variable that this is, or is in, before it sets it."""
+    """Return whether the script may read the variable at this place before setting it."""
     return not isinstance(scope, Frame) or is_read(scope.frame, place.variable)
 
 
 def _addresses(parts: Iterable[Any]) -> set[int]:
-    """Return where the tensors of the parts are: what else holds these has no state of its own in them."""
+    """Return the addresses of the parts' tensors: in these, other objects have no state of their own."""
     leaves = itertools.chain.from_iterable(_leaves_of(part) for part in parts)
     return {leaf.data_ptr() for _, leaf in leaves if hasattr(leaf, "data_ptr")}
 
 
 def _stands_for(part: Any, thing: Any, now: State) -> bool:
-    """True of what is put around a part, or what a part was put around, as an optimizer by accelerate."""
+    """Return whether it wraps a part, or is wrapped by one, such as an optimizer by accelerate."""
     return (holds(thing, part) or holds(part, thing)) and now == _state_of(part)
 
 
 def _identities_within(parts: Iterable[Any]) -> set[int]:
-    """Return which objects are within parts of the script's own classes, whose `state_dict` gives what is to be kept.
+    """Return the objects within parts of the script's own classes, whose `state_dict` saves all that matters.
 
-    That of a module gives modules only.
+    A module's `state_dict` covers modules only.
     """
     trusted = [part for part in parts if is_own(type(part)) and hasattr(part, "__dict__") and not _is_module(part)]
     attributes = itertools.chain.from_iterable(vars(part).items() for part in trusted)
@@ -181,7 +181,7 @@ def _identities_within(parts: Iterable[Any]) -> set[int]:
 
 
 def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the objects with a state in this value, with their names."""
+    """Yield the stateful objects in this value, with their names."""
     if depth == 0 or type(value) in PLAIN or is_gone(value) or issubclass(type(value), (type, ModuleType)):
         return
     held: Iterable[tuple[str, Any]] = ()
@@ -191,7 +191,7 @@ def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, A
         held = ((f"{name}[{number}]", one) for number, one in enumerate(value))
     elif _has_state(value):
         yield name, value
-        if _is_module(value) and is_own(type(value)):  # which does not save what is no module
+        if _is_module(value) and is_own(type(value)):  # its state_dict omits what is not a module
             held = ((f"{name}.{key}", one) for key, one in vars(value).items() if key[0] != "_")
     elif is_own(type(value)) and hasattr(value, "__dict__"):
         held = ((f"{name}.{key}", one) for key, one in vars(value).items())
@@ -200,7 +200,7 @@ def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, A
 
 
 def _is_module(value: Any) -> bool:
-    """True of a module of PyTorch; keys of Flax NNX, which have every attribute, are asked for none."""
+    """Return whether it is a PyTorch module, without querying Flax NNX keys, which have every attribute."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -208,15 +208,15 @@ def _is_module(value: Any) -> bool:
 def _has_state(value: Any) -> bool:
     data: Any = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(value, (data.DataLoader, data.Sampler, data.Dataset)):
-        return False  # the order of samples is kept apart
+        return False  # the order of samples is kept separately
     if pytrees.is_of_nnx(value):
         return True
-    kind = type(value)  # not the object, which may stand for a distant one
+    kind = type(value)  # not the object's attribute: it may be a proxy
     return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
 
 
 def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
-    """Return the state of an object; of a module without the tensors at addresses that are `kept`."""
+    """Return an object's state; for a module, without tensors at addresses that are `kept`."""
     state = {name: _present_value(leaf) for name, leaf in _leaves_of(thing)}
     if not _is_module(thing):
         return state
@@ -224,7 +224,7 @@ def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
 
 
 def _leaves_of(thing: Any) -> list[tuple[str, Any]]:
-    """Return the numbers, words, tensors and arrays of the state of an object, with their names."""
+    """Return the numbers, strings, tensors and arrays of an object's state, with their names."""
     try:
         if isinstance(thing, dict):
             return list(_named_leaves("", thing))
@@ -233,7 +233,7 @@ def _leaves_of(thing: Any) -> list[tuple[str, Any]]:
         if _is_module(thing):
             return list(_leaves_of_module(thing))
         return list(_named_leaves("", thing.state_dict()))
-    except Exception:  # libraries raise what they like
+    except Exception:  # libraries raise anything
         return []
 
 
@@ -257,7 +257,7 @@ def _named_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _present_value(leaf: Any) -> Any:
-    """Return what is another value once this one has changed."""
+    """Return a value that differs once this one has changed."""
     jax: Any = sys.modules.get("jax")
     if hasattr(leaf, "data_ptr"):
         return TensorNow(leaf)

@@ -1,8 +1,8 @@
-"""Finds the next batch of an interrupted epoch again, in the order of a PyTorch DataLoader.
+"""Finds the next batch of an interrupted epoch, in the order of a PyTorch DataLoader.
 
-Promises: a resumed epoch goes on with the batch at which it was stopped, each sample of it comes exactly once, and
-what datasets and collators draw at random in the main process is drawn as without the stop. What they draw in the
-workers of a DataLoader is drawn anew. Needs a data set with a length. Called by the adapters and `elastic`, which know
+Promises: a resumed epoch continues with the batch at which it was stopped, each of its samples comes exactly once, and
+what datasets and collators draw at random in the main process is drawn as without the stop. What they draw in a
+DataLoader's workers is drawn anew. Needs a data set with a length. Called by the adapters and `elastic`, which know
 which DataLoader trains; imports PyTorch.
 """
 
@@ -20,36 +20,36 @@ from reshape_hooks.adapters.session import LeftAlone
 
 
 def inner(loader: Any) -> Any:
-    """Return the DataLoader of PyTorch that a loader of `Accelerator.prepare` draws from; another one as it is."""
+    """Return the PyTorch DataLoader from which a loader of `Accelerator.prepare` draws; any other one unchanged."""
     shard = type(loader).__name__ == "DataLoaderShard"  # the others are dispatched by one process, or skip batches
     return loader.base_dataloader if shard else loader
 
 
 def refuse(loader: Any) -> None:
-    """Raise LeftAlone if the order of its batches cannot be found again."""
+    """Raise LeftAlone if the order of its batches cannot be reproduced."""
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         raise LeftAlone(f"its data come from {type(loader).__name__}, not from a DataLoader of PyTorch")
     refuse_data(loader.dataset)
 
 
 def refuse_data(dataset: Any) -> None:
-    """Raise LeftAlone if a data set has no samples that can be asked for by their number."""
+    """Raise LeftAlone if a data set's samples cannot be accessed by index."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise LeftAlone("its data are a stream, in which the place where it stopped is not found again")
 
 
 def _install() -> None:
-    """Ask the cursors about each DataLoader that is iterated over; all others are as they were."""
+    """Consult the cursors about each DataLoader that is iterated over; all others are unaffected."""
     make, fetch = DataLoader.__iter__, _BaseDataLoaderIter.__next__
 
     def __iter__(self: Any) -> Any:
         cursor = next((one for one in cursors if one.trains(self)), None)
         if cursor:
             return cursor.open(self, make)
-        streams = seeds.streams() if seeds_workers_that_stay(self) else {}  # as of an evaluation
+        streams = seeds.streams() if seeds_workers_that_stay(self) else {}  # as for an evaluation
         iterator = make(self)
         seeds.restore(streams)
-        iterator.__dict__.pop("_reshape_cursor", None)  # one of persistent workers has trained, and now does not
+        iterator.__dict__.pop("_reshape_cursor", None)  # persistent workers that have trained, and now do not
         return iterator
 
     def __next__(self: Any) -> Any:

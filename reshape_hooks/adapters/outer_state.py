@@ -1,9 +1,9 @@
-"""Says before the first stop what a script keeps outside of its training, where a restart finds it changed.
+"""Reports, before the first stop, state that a script keeps outside its training and a restart would find changed.
 
-A tracker begins another run each time the script is started, and a study of Optuna in a data base counts trials of
-earlier starts. Promises: what is said is said once, before the first step, and only where somebody may stop this
-process; a training within such a study keeps its GPUs, since its trials cannot be gone on with. Called by `on_import`;
-the standard library and `announced`.
+A tracker begins another run at each start of the script, and an Optuna study in a database counts trials of earlier
+starts. Promises: each sentence is printed once, before the first step, and only where this process may be stopped; a
+training within such a study keeps its GPUs, since its trials cannot be resumed. Called by `on_import`; standard library
+and `announced`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTUNA = (
 
 
 def adapt(module: ModuleType) -> None:
-    """Watch over what this module begins: `wandb.init`, `mlflow.start_run`, or `Study.optimize` of Optuna."""
+    """Watch what this module begins: `wandb.init`, `mlflow.start_run`, or Optuna's `Study.optimize`."""
     if module.__name__ == "wandb.sdk.wandb_init":
         _tell_before(module, "init", WANDB, ("WANDB_RUN_ID",), ("id", "resume"), 6)
     elif module.__name__ == "mlflow.tracking.fluent":
@@ -44,7 +44,7 @@ def adapt(module: ModuleType) -> None:
 def _tell_before(
     module: Any, name: str, sentence: str, variables: tuple[str, ...], known_by: tuple[str, ...], place: int
 ) -> None:
-    """Say the sentence when this function is called without what names the run. `place`: of that among arguments."""
+    """Print the sentence when this function is called without naming the run. `place`: that argument's position."""
     theirs = getattr(module, name)
 
     @functools.wraps(theirs)

@@ -1,9 +1,9 @@
-"""Finds what the script's own classes keep beside what a library saves of their objects.
+"""Finds what the script's own classes keep beyond what a library saves of their objects.
 
-A library saves a module's tensors and the state of its own callbacks. What classes of the script add would begin anew
-after a stop: a callback's list of losses, the outputs that `on_train_epoch_end` of a module averages, a count by which
-`forward` changes a temperature. Promises: such attributes are found, those of the library are not among them. Their
-values are kept by `variables`. Called by `elastic` and the adapters, from Python 3.8 on; imports nothing of a library.
+A library saves a module's tensors and its own callbacks' state. What the script's classes add would be lost at a stop:
+a callback's list of losses, the outputs that a module's `on_train_epoch_end` averages, a counter by which `forward`
+changes a temperature. Promises: such attributes are found, those of the library are not among them. Their values are
+kept by `variables`. Called by `elastic` and the adapters, from Python 3.8 on; imports nothing from a library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reshape_hooks.adapters.script_frames import Buffers, Object, is_own
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Kept
 
-OF_METRICS = ("_update_count", "_computed")  # of a metric of torchmetrics, beside the sums that it declares
+OF_METRICS = ("_update_count", "_computed")  # of a torchmetrics metric, beside the sums that it declares
 
 
 def of_script(place: str, found: Iterable[Any]) -> list[Object]:
@@ -27,19 +27,18 @@ def of_script(place: str, found: Iterable[Any]) -> list[Object]:
 
 
 def named_in_code(place: str, one: Any, others: Iterable[Any] = ()) -> list[Object]:
-    """Return this object of a class of the script that is derived from a large one of a library.
+    """Return this object if its class is the script's, derived from a large library class.
 
-    Its attributes are those that the code of the script's classes names, also that of `others`, which use it.
+    Its attributes are those named in the code of the script's classes, including `others`, which use it.
     """
     return [Object(place, one, _names([one, *others]))] if _is_object(one) else []
 
 
 def of_modules(place: str, root: Any, others: Iterable[Any] = ()) -> list[Kept]:
-    """Return what modules within this one, of PyTorch, hold beside their `state_dict`.
+    """Return what modules within this PyTorch module hold beyond their `state_dict`.
 
-    The attributes of the script's own ones and of metrics; buffers that are left out of it.
-
-    `others`: objects whose code may name attributes of these modules, such as callbacks.
+    That is attributes of the script's own modules and of metrics, and non-persistent buffers. `others`: objects whose
+    code may name attributes of these modules, such as callbacks.
     """
     if not hasattr(root, "named_modules"):
         return []
@@ -62,7 +61,7 @@ def _is_object(one: Any) -> bool:
 
 
 def _names(objects: Iterable[Any]) -> set[str]:
-    """Return all names that the code of the script's classes uses, of which these are objects."""
+    """Return all names used in the code of the script's classes among these objects' types."""
     kinds = {kind for one in objects for kind in type(one).__mro__ if is_own(kind)}
     found: set[str] = set()
     for kind in kinds:
@@ -73,7 +72,7 @@ def _names(objects: Iterable[Any]) -> set[str]:
 
 
 def _codes(value: Any) -> Iterator[CodeType]:
-    """Yield the code of a function or property, of what a decorator has put around it, and of functions within it."""
+    """Yield the code of a function or property, of what a decorator wrapped around it, and of functions within it."""
     for name in ("fget", "fset", "__func__", "__wrapped__"):
         inner = getattr(value, name, None)
         if inner is not None and inner is not value:

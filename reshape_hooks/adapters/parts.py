@@ -1,8 +1,8 @@
-"""Keeps what a step trains on when the number of GPUs changes: the parts into which the job's first start cut it.
+"""Keeps what a step trains on when the number of GPUs changes: the parts of the job's first start.
 
-A library gives each of its processes (DDP) or GPUs (DataParallel) a part of what a step trains on. Promises: on other
-numbers each step trains on the same parts, several after each other where there are fewer processes, or pieces of one
-where there are more. Called by the adapters; imports PyTorch where it is needed.
+A library gives each of its processes (DDP) or GPUs (DataParallel) a part of what a step trains on. Promises: on another
+number each step trains on the same parts, several in turn where there are fewer processes, or pieces of one where there
+are more. Called by the adapters; imports PyTorch where needed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-TELLS = 0.02  # of the square of the difference of two halves: a sixth of how far a root is then off a mean
+TELLS = 0.02  # of the squared difference of two halves: a sixth of how far a root is then off a mean
 ENOUGH = 3  # batches that agree
-REST = "reshape_rest"  # in a batch: the batches that this process trains on beside it in the same step
+REST = "reshape_rest"  # batch key: the other batches on which this process trains in the same step
 
 
 class Share(NamedTuple):
-    """What one of `now` processes does of the work of the `first` ones."""
+    """The share of one of `now` processes in the work of the `first` ones."""
 
     first: int
     now: int
@@ -25,22 +25,23 @@ class Share(NamedTuple):
 
     @property
     def parts(self) -> list[int]:
-        """The ranks of the first start whose parts this process takes, at least one."""
+        """Return the ranks of the first start whose parts this process takes, at least one."""
         if self.now > self.first:
             return [self.rank * self.first // self.now]
         return [part for part in range(self.first) if part * self.now // self.first == self.rank]
 
     @property
     def piece(self) -> tuple[int, int]:
-        """Which piece of its parts this process takes, of how many."""
+        """Return which piece of its parts this process takes, and of how many."""
         takers = [rank for rank in range(self.now) if Share(self.first, self.now, rank).parts[0] == self.parts[0]]
         return (takers.index(self.rank), len(takers)) if self.now > self.first else (0, 1)
 
 
 class BatchesOfParts:
-    """Stands for a DataLoader's sampler of batches: yields the samples of this process' parts of each step.
+    """Replaces a DataLoader's batch sampler: yields the samples of this process's parts of each step.
 
-    `batches`: that of a process alone. `shard(batches, part)`: those of one part. `share`: takes what rank 0 has drawn.
+    `batches`: that of a single process. `shard(batches, part)`: those of one part. `share`: broadcasts what rank 0 has
+    drawn.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class BatchesOfParts:
         self.batch_sampler = batches  # under the names that libraries look for
         self.sampler, self.batch_size = batches.sampler, batches.batch_size
         self.drop_last = batches.drop_last
-        # By these a cursor knows which samples of a step this process has.
+        # These tell a cursor which samples of a step this process has.
         self.process_index = share.rank
         self.num_processes = share.now
         self._share, self._shard, self._from_rank_0 = share, shard, from_rank_0
@@ -63,7 +64,7 @@ class BatchesOfParts:
 
     def __iter__(self) -> Iterator[list[int]]:
         drawn = self._from_rank_0([list(batch) for batch in self.batch_sampler])
-        # Each part has batches of its own: accelerate fills an epoch's last one in place.
+        # Each part has its own batches: accelerate fills an epoch's last one in place.
         copies = [[list(batch) for batch in drawn] for _ in self._share.parts]
         shards = [
             self._shard(Drawn(batches, self.batch_size, self.drop_last), part)
@@ -74,7 +75,7 @@ class BatchesOfParts:
 
 
 class Drawn(list):  # type: ignore[type-arg]
-    """Batches that have been drawn, as a sampler of batches."""
+    """Batches already drawn, with the interface of a batch sampler."""
 
     def __init__(self, batches: Iterable[list[int]], batch_size: int, drop_last: bool) -> None:
         super().__init__(batches)
@@ -82,7 +83,7 @@ class Drawn(list):  # type: ignore[type-arg]
 
 
 class Collated:
-    """Stands for a DataLoader's `collate_fn`: makes a batch of each of so many parts, which have equal lengths."""
+    """Replaces a DataLoader's `collate_fn`: makes a batch of each of `parts` parts of equal length."""
 
     def __init__(self, collate: Callable[[Any], Any], parts: int) -> None:
         self.collate, self.parts = collate, parts
@@ -101,13 +102,13 @@ def all_parts(batch: Any) -> list[Any]:
 
 
 def sizes(samples: int, parts: int) -> list[int]:
-    """Return how many of the samples each part has, as `torch.chunk` and DataParallel cut them: perhaps fewer parts."""
+    """Return the samples per part, split as by `torch.chunk` and DataParallel: there may be fewer parts."""
     size = -(-samples // parts)
     return [min(size, samples - begin) for begin in range(0, samples, size)]
 
 
 def cut(batch: Any, begin: int, end: int) -> Any:
-    """Return samples of a batch, as DataParallel gives them to a GPU: each tensor's rows; all else is the same."""
+    """Slice a batch, as DataParallel does for a GPU: each tensor's rows; everything else is unchanged."""
     if hasattr(batch, "shape") and batch.shape:
         return batch[begin:end]
     if isinstance(batch, Mapping):
@@ -118,7 +119,7 @@ def cut(batch: Any, begin: int, end: int) -> Any:
 
 
 def length(batch: Any) -> int:
-    """Return how many samples a batch has, by its first tensor; 0 if it has none."""
+    """Return the number of samples in a batch, by its first tensor; 0 if it has none."""
     if hasattr(batch, "shape"):
         return int(batch.shape[0]) if batch.shape else 0
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
@@ -126,7 +127,7 @@ def length(batch: Any) -> int:
 
 
 def take(batch: Any, samples: list[int]) -> Any:
-    """Return copies of samples of a batch, by their places in it; what is no tensor is the same."""
+    """Return copies of a batch's samples at these indices; anything but tensors is unchanged."""
     if hasattr(batch, "shape") and batch.shape:
         return batch[samples]
     if isinstance(batch, Mapping):
@@ -137,17 +138,17 @@ def take(batch: Any, samples: list[int]) -> Any:
 
 
 def halves(losses: list[float]) -> tuple[list[int], list[int]]:
-    """Return the samples with the smaller and those with the larger losses: these tell most about how losses add up."""
+    """Return the samples with the smaller and those with the larger losses: they tell most about how losses add up."""
     order = sorted(range(len(losses)), key=lambda sample: losses[sample])
     return sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
 
 
 def adds_up(whole: float, pieces: tuple[float, float], counts: tuple[int, int], rounding: float) -> str | None:
-    """Tell by losses how that of a batch follows from those of its two halves: "mean", "sum", "" if by neither.
+    """Tell how the loss of a batch follows from those of its two halves: "mean", "sum", "" if neither.
 
-    None: these losses do not tell. `rounding`: how far, of 1, the loss of a batch may be from its exact value. The root
-    of a mean of squares is off their mean by an eighth of the square of the difference of the halves: where that is not
-    well above the rounding, a mean and a root are the same.
+    None: these losses do not tell. `rounding`: the relative error of a batch's loss. The root of a mean of squares is
+    off their mean by an eighth of the squared difference of the halves: where that is not well above the rounding
+    error, a mean and a root are indistinguishable.
     """
     smaller, larger = pieces
     scale = max(abs(whole), abs(smaller), abs(larger))
@@ -166,10 +167,10 @@ def adds_up(whole: float, pieces: tuple[float, float], counts: tuple[int, int], 
 
 
 class KindOfLoss:
-    """What is known of how the losses of batches add up: "mean", "sum", "" if they do not, None as long as it is not.
+    """What is known of how batch losses add up: "mean", "sum", "" if they do not, None while unknown.
 
-    Batches 1, 2, 4, 8, ... are to be compared, to the end: the first ones may happen to look like what they are not,
-    and one that disagrees settles it. Pure.
+    Batches 1, 2, 4, 8, ... are compared, to the end: the first ones may resemble something else by chance, and one that
+    disagrees settles it. Pure.
     """
 
     def __init__(self) -> None:
@@ -178,12 +179,12 @@ class KindOfLoss:
         self._agreed: list[str] = []
 
     def next_is_due(self) -> bool:
-        """Count a batch; True if it is to be compared."""
+        """Count a batch; return whether to compare it."""
         self.batches += 1
         return self.kind != "" and self.batches & (self.batches - 1) == 0
 
     def heard(self, verdicts: list[str | None]) -> None:
-        """Learn what `adds_up` has said of this batch, in all processes."""
+        """Learn from the verdicts of `adds_up` on this batch in all processes."""
         told = {verdict for verdict in verdicts if verdict is not None}
         if not told:
             return

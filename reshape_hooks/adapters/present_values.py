@@ -1,6 +1,6 @@
-"""Stands for tensors and arrays as they are now: what is kept of them is small, and another one once they have changed.
+"""Represents tensors and arrays as of now, in a small value that differs once they have changed.
 
-Called by `variables` and `not_given`; the standard library, Python 3.8 and newer.
+Called by `variables`, `not_given` and what else compares states; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-MOST_BYTES = 1 << 20  # of an array that is compared whole
+MOST_BYTES = 1 << 20  # of an array that is compared in full
 MOST_NUMBERS = 16  # of a tensor that are compared, each of which may have to come from a GPU
 MOST_OF_ARRAY = 4096  # of a large array
 MOST_WHOLE_BYTES = 256 << 20  # of an array whose bytes are read, which takes 0.1 s
@@ -20,7 +20,7 @@ OF_NUMBERS = "biufc"  # kinds of types
 
 
 def reference(thing: Any) -> Callable[[], Any]:
-    """Return what returns this object, or None once the script has let it go."""
+    """Return a function that returns this object, or None once the script has let it go."""
     try:
         return weakref.ref(thing)
     except TypeError:  # its class has slots
@@ -28,9 +28,9 @@ def reference(thing: Any) -> Callable[[], Any]:
 
 
 class TensorNow:
-    """Stands for a tensor: a change of it makes another version, but one by `.data`, which its numbers show.
+    """Represents a tensor: a change increments its version, except one through `.data`, which its numbers show.
 
-    A copy of it with the same numbers is equal: some objects give copies as their state.
+    A copy with the same numbers is equal: some objects return copies as their state.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -49,12 +49,12 @@ class TensorNow:
 
 
 class ArrayNow:
-    """Stands for an array of JAX, which never changes: it is the same one, or a small one with the same numbers."""
+    """Represents a JAX array, which is immutable: equal if the same one, or a small one with the same numbers."""
 
     def __init__(self, array: Any) -> None:
         self.there = reference(array)
         self.numbers = None
-        if array.nbytes <= MOST_BYTES and not hasattr(array.dtype, "_impl"):  # no key
+        if array.nbytes <= MOST_BYTES and not hasattr(array.dtype, "_impl"):  # not a key
             self.numbers = digest_of_array(sys.modules["numpy"].asarray(array))
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +66,7 @@ class ArrayNow:
 
 
 def digest_of_array(array: Any) -> bytes:
-    """Return a checksum of an array of NumPy; of one that is very large, or not in one piece, that of some numbers."""
+    """Return a checksum of a NumPy array; of some of its numbers if it is very large or not contiguous."""
     if array.flags.c_contiguous and array.nbytes <= MOST_WHOLE_BYTES and array.dtype.kind in OF_NUMBERS:
         return zlib.crc32(array.reshape(-1).view("u1")).to_bytes(4, "big")
     every = 1 if array.nbytes <= MOST_BYTES else -(-array.size // MOST_OF_ARRAY)

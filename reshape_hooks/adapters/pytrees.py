@@ -1,8 +1,8 @@
-"""Saves values of JAX that cannot be pickled, such as a TrainState of Flax or a module of Equinox, by their leaves.
+"""Saves JAX values that cannot be pickled, such as Flax's TrainState or an Equinox module, by their leaves.
 
-Promises: what holds functions (an optimizer, an activation) is saved without them and goes on with those that the
-script has made again; all else of it is as it was saved, on the devices where the script has it now. Called by
-`elastic` and `variables`; imports JAX only where the script has.
+Promises: what holds functions (an optimizer, an activation) is saved without them and continues with those that the
+script has recreated; everything else is as it was saved, on the devices where the script has it now. Called by
+`elastic`, `variables` and `not_given`; imports JAX only where the script does.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from reshape_hooks.plain import CheckpointError
 
 
 class Leaves(NamedTuple):
-    """The leaves of a value, in their order."""
+    """The leaves of a value, in order."""
 
     found: list[Any]
 
 
 class Key(NamedTuple):
-    """A key of `jax.random`: the name of its generator, and its numbers."""
+    """A `jax.random` key: its implementation's name and its data."""
 
     generator: str
     numbers: Any
 
 
 class Made(NamedTuple):
-    """What the script makes again, by its type."""
+    """A leaf that the script recreates, by its type."""
 
     kind: str
 
 
 class OfNnx:
-    """Stands for a module, an optimizer, a metric or the keys of Flax NNX: gives and takes its state."""
+    """Wraps a Flax NNX module, optimizer, metric or Rngs: returns and loads its state."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
@@ -45,13 +45,13 @@ class OfNnx:
         return [_leaf(sys.modules["jax"], one) for one in leaves_of_nnx(self.thing)]
 
     def load_state_dict(self, saved: list[Any]) -> None:
-        """Take a state. Raises CheckpointError if it does not fit."""
+        """Load a state. Raises CheckpointError if it does not fit."""
         nnx = sys.modules["flax.nnx"]
         nnx.update(self.thing, _fill(type(self.thing).__name__, Leaves(saved), nnx.state(self.thing)))
 
 
 def is_of_nnx(value: Any) -> bool:
-    """True of what Flax NNX changes in place."""
+    """Return whether Flax NNX mutates it in place."""
     nnx: Any = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(value, (nnx.Module, nnx.Optimizer, nnx.Metric, nnx.Rngs))
 
@@ -69,18 +69,21 @@ def keep(part: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def restored(saved: dict[Any, Any], live: dict[Any, Any]) -> dict[Any, Any]:
-    """Return what `keep` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
+    """Return what `keep` was given. `live`: what the script has created. Raises CheckpointError if they do not fit."""
     return {name: _fill(name, value, live.get(name)) for name, value in saved.items()}
 
 
 def packed(value: Any) -> Any:
-    """Return an array, a key, or what holds some, in a form that can be pickled."""
+    """Return an array, a key, or a value that holds some, in picklable form."""
     jax = sys.modules["jax"]
     return _leaf(jax, value) if isinstance(value, jax.Array) else _keep(jax, value)
 
 
 def unpacked(saved: Any, live: Any) -> Any:
-    """Return what `packed` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
+    """Return what `packed` was given.
+
+    `live`: what the script has created. Raises CheckpointError if they do not fit.
+    """
     if isinstance(saved, Key):
         return _key_again(importlib.import_module("jax"), saved)
     return _fill("a variable", saved, live)
@@ -104,7 +107,7 @@ def _leaf(jax: Any, leaf: Any) -> Any:
         return leaf
     if callable(leaf):
         return Made(type(leaf).__qualname__)
-    return leaf  # saving it says what is wrong
+    return leaf  # saving it reports what is wrong
 
 
 def _fill(name: Any, saved: Any, live: Any) -> Any:
@@ -124,7 +127,7 @@ def _fill(name: Any, saved: Any, live: Any) -> Any:
 
 
 def _placed(saved: Any, live: Any) -> Any:
-    """Return the value with its arrays on the devices of those that the script has made, where they are alike."""
+    """Return the value with its arrays on the devices of the script's corresponding ones."""
     jax = sys.modules.get("jax")
     if jax is None:
         return saved
@@ -161,6 +164,6 @@ def _key_again(jax: Any, saved: Key) -> Any:
 def _picklable(value: Any) -> bool:
     try:
         pickle.dumps(value)
-    except Exception:  # libraries raise what they like
+    except Exception:  # libraries raise anything
         return False
     return True

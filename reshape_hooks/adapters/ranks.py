@@ -1,8 +1,8 @@
-"""What the processes of one training decide together: when all of them stop, what rank 0 has found and saved.
+"""Lets the processes of one training decide together: when all stop, what rank 0 has found and saved.
 
-Promises: the answer of each call is the same in all ranks, which make the same calls in the same order. The processes
-have met already, by `torch.distributed`; ours talk over a gloo group beside theirs, so that no GPU waits. A process
-alone needs no PyTorch. Called by `session` and the adapters, from Python 3.8 on.
+Promises: each call returns the same answer in all ranks, which make the same calls in the same order. The processes are
+already connected by `torch.distributed`; ours communicate over a separate gloo group, so that no GPU waits. A single
+process needs no PyTorch. Called by `session` and the adapters, from Python 3.8 on.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class NotMet(Exception):
-    """This process is one of several that have not met."""
+    """Raised when this process is one of several that are not connected."""
 
 
 class Ranks:
-    """All processes of this training. Raises NotMet where there are others and `torch.distributed` has not begun."""
+    """All processes of this training. Raises NotMet if there are others and `torch.distributed` is not initialized."""
 
     def __init__(self) -> None:
         self.rank, self.size = 0, 1
@@ -30,12 +30,12 @@ class Ranks:
                 raise NotMet
             self._distributed = distributed
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-            if "LOCAL_RANK" not in os.environ:  # the script has started them itself, all of them here
+            if "LOCAL_RANK" not in os.environ:  # the script started them itself, all on this machine
                 self.local_rank, self.local_size = self.rank, self.size
             self._group: Any = distributed.new_group(backend="gloo")
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag whether any rank has set it."""
+        """Return for each flag whether any rank has set it."""
         if self.size == 1:
             return list(flags)
         import torch
@@ -52,7 +52,7 @@ class Ranks:
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in their order."""
+        """Return the values of all ranks, in rank order."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -61,7 +61,7 @@ class Ranks:
 
 
 def several() -> bool:
-    """True if this process is one of several that train together, as it was told or as they have met."""
+    """Return whether this process is one of several that train together, by its environment or `torch.distributed`."""
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return True
     distributed: Any = sys.modules.get("torch.distributed")

@@ -1,10 +1,10 @@
-"""Finds the dictionary that stands for one that `Elastic` was given, where the loop makes a new one in each step.
+"""Finds the dictionary that has replaced one passed to `Elastic`, where the loop creates a new one in each step.
 
     params = step(params)  # or self.params = step(self.params)
 
-Promises: what is saved is what the script goes on with; where that is not clear, nothing is saved, with a sentence;
-likewise where the script goes on with another optimizer, scheduler or model than the one that `Elastic` was given.
-Called by `elastic`; the standard library, Python 3.8 and newer.
+Promises: what is saved is what the script continues with; where that is unclear, nothing is saved, with a sentence;
+likewise where the script continues with another optimizer, scheduler or model than the one passed to `Elastic`. Called
+by `elastic` and `not_given`; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class Rebound:
-    """Knows which variables and attributes of the script hold, or held, these parts; most is about dictionaries."""
+    """Knows which variables and attributes of the script hold, or held, these parts; mostly about dictionaries."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = {name: part for name, part in parts.items() if isinstance(part, dict)}
         self._objects = {name: part for name, part in parts.items() if not isinstance(part, dict)}
         self._held: dict[tuple[Any, str], list[Place]] = {}  # function, part -> where it was held
-        self._given = dict(self._parts)  # when the script last got control from us, until it comes to its loop
-        self._made_again: set[str] = set()  # large ones that the script itself makes once more after a stop
+        self._given = dict(self._parts)  # when the script last got control from us, until it reaches its loop
+        self._made_again: set[str] = set()  # large ones that the script itself recreates after a stop
 
     def leaves(self) -> None:
-        """The script prepares an epoch: what it makes anew there, it makes anew after a stop, too."""
+        """Note that the script prepares an epoch: what it recreates there, it also recreates after a stop."""
         self._given = self.now_or_given()
 
     def look(self) -> None:
-        """See what holds the dictionaries, when they are given and when a loop begins.
+        """Find what holds the dictionaries, when they are passed and when a loop begins.
 
-        One that the script makes anew in between would hide what was saved; a small one is set to that again.
+        One that the script recreates in between would hide what was saved; a small one is restored again.
         """
         present, given = self.now_or_given(), self._given
         self._given = {}
@@ -53,7 +53,7 @@ class Rebound:
                 held += [place for place, value in values if value is part and place not in held]
 
     def now(self) -> dict[str, dict[Any, Any]]:
-        """Return the dictionaries that the script goes on with. Raises CheckpointError where that is not clear."""
+        """Return the dictionaries that the script continues with. Raises CheckpointError where that is unclear."""
         for name in self._made_again:
             raise plain.CheckpointError(
                 f"{name} is made anew between Elastic, or the beginning of an epoch, and the first batch, where it "
@@ -65,14 +65,14 @@ class Rebound:
         return {name: self._present(name, there) for name in self._parts}
 
     def now_or_given(self) -> dict[str, dict[Any, Any]]:
-        """Return the dictionaries that the script goes on with; where that is not clear those that were given."""
+        """Return the dictionaries that the script continues with; where that is unclear, those that were passed."""
         try:
             return self.now()
         except plain.CheckpointError:
             return self._parts
 
     def _values_now(self, name: str, there: list[Scope]) -> dict[Place, Any]:
-        """Return what stands where the innermost of these functions, else a module, that held this part held it."""
+        """Return the present values where the innermost of these functions, else a module, held this part."""
         scope = next((one for one in there if self._held.get((one.key, name))), None)
         if scope is None:
             return {}
@@ -92,7 +92,7 @@ class Rebound:
                 )
 
     def _present(self, name: str, there: list[Scope]) -> dict[Any, Any]:
-        """Return what stands for this part in the innermost of these functions that held it."""
+        """Return what has replaced this part in the innermost of these functions that held it."""
         part = self._parts[name]
         values = self._values_now(name, there)
         called_so = [value for place, value in values.items() if place[-1] == name]
@@ -117,7 +117,7 @@ def _value(scope: Scope, place: Place) -> Any:
 
 
 def _replaces(value: Any, part: Any) -> bool:
-    """True of another optimizer or scheduler in place of one, or of a model that has no parameter of this one."""
+    """Return whether it is another optimizer or scheduler, or a model that shares no parameter with this part."""
     torch: Any = sys.modules.get("torch")
     if torch is None or holds(value, part):
         return False
@@ -132,6 +132,6 @@ def _replaces(value: Any, part: Any) -> bool:
 
 
 def holds(value: Any, part: Any) -> bool:
-    """True of what is put around a part, as `Accelerator.prepare` puts an optimizer around the one that it is given."""
+    """Return whether it wraps a part, as `Accelerator.prepare` wraps an optimizer."""
     held = getattr(value, "__dict__", {}).values()
     return any(one is part or (isinstance(one, (list, tuple)) and any(each is part for each in one)) for one in held)

@@ -1,6 +1,7 @@
-"""Finds the functions and objects of a script among those of libraries, and reads and sets what they hold.
+"""Finds a script's functions and objects among those of libraries, and reads and sets their variables.
 
-Used by `variables`, which keeps it, and by what looks for something in it; from Python 3.8 on, the standard library.
+Used by `variables`, which saves them, and by modules that look for something in them; from Python 3.8 on, standard
+library.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Frame(NamedTuple):
     file: str
     variables: Mapping[str, Any]
     frame: FrameType
-    outer: int  # how many functions around it have the same name and file, as where one `fit` calls another
+    outer: int  # number of enclosing frames with the same name and file, as where one `fit` calls another
 
     @property
     def key(self) -> Key:
@@ -37,15 +38,15 @@ class Frame(NamedTuple):
         return self.name + number, Path(self.file).name
 
     def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these variables other values."""
-        inside = self.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
+        """Assign these variables."""
+        inside = self.frame.f_locals  # a copy before Python 3.13, which the call below writes back
         inside.update(changed)
         if sys.version_info < (3, 13) and inside is not self.frame.f_globals:
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
 
 
 class Object:
-    """An object of which a library keeps a part. `names`: of the attributes that are kept here; None: of all."""
+    """An object of which a library keeps a part. `names`: the attributes that are kept here; None: all."""
 
     def __init__(self, place: str, owner: Any, names: Container[str] | None = None) -> None:
         self.name = type(owner).__qualname__
@@ -54,17 +55,17 @@ class Object:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Return the attributes, as they are now."""
+        """Return the present attributes."""
         names = self._names
         return {name: value for name, value in vars(self._owner).items() if names is None or name in names}
 
     def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these attributes other values."""
+        """Assign these attributes."""
         vars(self._owner).update(changed)
 
 
 class Buffers:
-    """The buffers of a module of PyTorch that its `state_dict` leaves out (`persistent=False`)."""
+    """A PyTorch module's buffers that its `state_dict` omits (`persistent=False`)."""
 
     def __init__(self, place: str, module: Any) -> None:
         self.name = type(module).__qualname__
@@ -73,17 +74,17 @@ class Buffers:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Return the buffers, as they are now."""
+        """Return the present buffers."""
         left_out = self._module._non_persistent_buffers_set
         return {name: value for name, value in self._module._buffers.items() if name in left_out}
 
     def set(self, changed: Mapping[str, Any]) -> None:
-        """Put others in place of these buffers."""
+        """Replace these buffers."""
         self._module._buffers.update(changed)
 
 
 class Items:
-    """The items of a dictionary, by names, of which something else keeps the values."""
+    """A dictionary's items by name, of which something else keeps the values."""
 
     def __init__(self, place: str, found: dict[Any, Any]) -> None:
         self.name = place
@@ -92,16 +93,16 @@ class Items:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Return those that have names, as they are now."""
+        """Return the present items with string keys."""
         return {name: value for name, value in self._found.items() if isinstance(name, str)}
 
     def set(self, changed: Mapping[str, Any]) -> None:
-        """Put others in place of these items."""
+        """Replace these items."""
         self._found.update(changed)
 
 
 def frames() -> list[Frame]:
-    """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
+    """Return the script's own frames, outermost first, without those of libraries or ours."""
     waiting = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -120,19 +121,19 @@ def frames() -> list[Frame]:
 
 
 def scopes() -> list[Module | Frame]:
-    """Return where the script has variables: its modules, then the functions that wait, the outermost one first."""
+    """Return where the script has variables: its modules, then its waiting functions, outermost first."""
     found = frames()
     return [*modules({id(frame.variables) for frame in found}), *found]
 
 
 def is_own(kind: type) -> bool:
-    """True of a class of the script, not of a library."""
+    """Return whether a class is the script's, not a library's."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
     return file is not None and not is_library(file, kind.__module__)
 
 
 def is_gone(value: Any) -> bool:
-    """True of a weak proxy whose object is gone: whatever is asked of it raises."""
+    """Return whether it is a weak proxy whose object is gone, which raises at any access."""
     try:
         return type(value) in weakref.ProxyTypes and value.__class__ is None
     except ReferenceError:
@@ -141,12 +142,12 @@ def is_gone(value: Any) -> bool:
 
 if TYPE_CHECKING:
     Scope = Frame | Module
-    Kept = Object | Buffers | Items  # beside the variables of functions and modules
+    Kept = Object | Buffers | Items  # besides variables of functions and modules
     Holder = Frame | Module | Kept
 
 
 def places(holder: Holder) -> Iterator[tuple[Place, Any]]:
-    """Yield the variables, and the attributes of those that are objects of the script's classes, by their place."""
+    """Yield the variables, and the attributes of those that are objects of the script's classes, with their place."""
     for name, value in list(holder.variables.items()):
         yield (name,), value
         if is_own(type(value)) and hasattr(value, "__dict__"):

@@ -1,10 +1,10 @@
-"""Finds iterators and files that a script reads by itself: after a stop their place is not found again.
+"""Finds iterators and files that a script reads by itself: their position is lost at a stop.
 
     source = iter(data)
     for step in state.steps(100):
         train(next(source))  # would begin anew
 
-Called by `elastic` and `side_by_side`; from Python 3.8 on, the standard library.
+Called by `elastic` and `side_by_side`; from Python 3.8 on, standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reshape_hooks.adapters.variables import OF_PYTHON, PLAIN, attributes_of, is
 if TYPE_CHECKING:
     from reshape_hooks.adapters.script_frames import Key
 
-DEPTH = 4  # objects within objects of the script
+DEPTH = 4  # nesting of the script's objects
 MOST_LOOKED_AT = 100  # items of a list or dictionary
 ITERATORS: tuple[type, ...] = (
     type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter("")),
@@ -41,23 +41,23 @@ ITERATORS: tuple[type, ...] = (
 
 
 class At(NamedTuple):
-    """Says where an iterator or a file is: in a function or a module, and by which name with attributes and items."""
+    """Where an iterator or a file is: in a function or a module, and its name with attributes and items."""
 
     scope: Key
     name: str
 
 
 class Stands(NamedTuple):
-    """Holds an iterator, by a reference that lets it go when the script does, and its place."""
+    """An iterator, by a weak reference where possible, and its position."""
 
     there: Callable[[], Any]
     place: Any
 
 
 def iterators() -> list[str]:
-    """Return the names of variables that are iterators or files, which functions of the script made and still read.
+    """Return names of variables with iterators or files that functions of the script created and still read.
 
-    Their place is not found again.
+    Their position is lost at a stop.
     """
     found: list[str] = []
     for frame in frames():
@@ -67,18 +67,19 @@ def iterators() -> list[str]:
 
 
 class HeldIterators:
-    """Knows where the iterators and files stood that the script held when its loops began.
+    """Knows the positions of the iterators and files that the script held when its loops began.
 
-    In variables of its functions and modules, in lists, in objects of its own classes, in what its functions keep.
+    It looks in variables of functions and modules, in lists, in objects of the script's classes, and in what its
+    functions keep.
     """
 
     def __init__(self) -> None:
         self._first: dict[At, Stands] | None = None
-        self._before: dict[At, Stands] = {}  # when this epoch began
-        self._prepared: dict[At, Stands] = {}  # what the script has made for this epoch, before its batches
+        self._before: dict[At, Stands] = {}  # as of when this epoch began
+        self._prepared: dict[At, Stands] = {}  # what the script has created for this epoch, before its batches
 
     def loop_begins(self) -> None:
-        """See where they are, when the first loop begins, or the batches of an epoch."""
+        """Note their positions when the first loop begins, or an epoch's batches."""
         now = {at: stands for at, _, stands in self._now()}
         if self._first is None:
             self._first = now
@@ -86,15 +87,15 @@ class HeldIterators:
         self._prepared = {at: one for at, one in now.items() if not _is_same(one, self._before.get(at))}
 
     def epoch_begins(self) -> None:
-        """An epoch begins: what the script makes before its batches it makes once more after a stop in it."""
+        """Note that an epoch begins: what the script creates before its batches it recreates after a stop in it."""
         self._before = {at: stands for at, _, stands in self._now()}
 
     def read_by_functions(self) -> list[str]:
-        """Return the names of those that functions of the script hold and that were read since, or made."""
+        """Return the names of those held by functions of the script that have been read, or created, since."""
         return [name for (scope, _), name in self._read() if not scope.startswith(PLACE)]
 
     def _read(self) -> list[At]:
-        """Return where those are that were read since, or made, and are not at their end."""
+        """Return the places of those that have been read, or created, since and are not exhausted."""
         first = self._first or {}
         found = []
         for at, iterator, now in self._now():
@@ -106,7 +107,7 @@ class HeldIterators:
         return found
 
     def refuse_read(self) -> None:
-        """Raise CheckpointError for one that was read since its loop began, or made."""
+        """Raise CheckpointError for one that has been read, or created, since its loop began."""
         for (scope, _), name in self._read():
             where = f" in the {scope}" if scope.startswith(PLACE) else ""
             raise plain.CheckpointError(
@@ -115,7 +116,7 @@ class HeldIterators:
             )
 
     def _now(self) -> Iterator[tuple[At, Any, Stands]]:
-        """Yield them and where they are, those in variables of functions where the script goes on to read these."""
+        """Yield them with their places; those in variables of functions only if the function may still read these."""
         for scope in scopes():
             for name, value in list(scope.variables.items()):
                 found = list(_held_within(name, value, DEPTH))
@@ -155,7 +156,7 @@ def _held_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]
 
 
 def _place_of(iterator: Any, depth: int = 3) -> Any:
-    """Return what is another value once this has been read: how much is left of it, or where it is."""
+    """Return a value that differs once this has been read: how much of it is left, or its position."""
     if isinstance(iterator, io.IOBase):
         try:
             return iterator.tell()
@@ -167,12 +168,12 @@ def _place_of(iterator: Any, depth: int = 3) -> Any:
         return iterator._num_yielded
     frame = getattr(iterator, "gi_frame", None)
     referents = [*gc.get_referents(iterator), *(gc.get_referents(frame) if frame is not None else ())]
-    for read_in_step in [one for one in referents if type(one) is tuple]:  # by a zip or a map
+    for read_in_step in [one for one in referents if type(one) is tuple]:  # of a zip or a map
         referents += read_in_step
     inner = [_place_of(one, depth - 1) for one in referents if depth and _has_place(one)]
     if type(iterator) is itertools.cycle:
         first_round = any(hasattr(one, "__next__") for one in referents)
-        return [len(one) for one in referents if type(one) is list] if first_round else object()  # nothing tells it
+        return [len(one) for one in referents if type(one) is list] if first_round else object()  # unknown
     if type(iterator) is not GeneratorType:
         return operator.length_hint(iterator, 0), inner
     if frame is None:
@@ -182,7 +183,7 @@ def _place_of(iterator: Any, depth: int = 3) -> Any:
 
 
 def _is_at_end(iterator: Any, place: Any) -> bool:
-    """True of one that gives nothing more, as far as its place tells."""
+    """Return whether it is exhausted, as far as its position tells."""
     if _is_of_loader(iterator):
         return hasattr(iterator, "__len__") and operator.length_hint(iterator, 1) <= place
     if place is None:
@@ -199,7 +200,7 @@ def _is_of_loader(value: Any) -> bool:
 
 
 def _has_place(value: Any) -> bool:
-    """True of an iterator, or a file that is read, unless it goes through one of ours."""
+    """Return whether it is an iterator, or a file being read, that does not wrap one of ours."""
     if is_gone(value) or issubclass(type(value), ModuleType):
         return False
     if issubclass(type(value), io.IOBase):
@@ -210,6 +211,6 @@ def _has_place(value: Any) -> bool:
 
 
 def is_ours(value: Any) -> bool:
-    """True of a generator of ours, such as that of a loop."""
+    """Return whether it is a generator of ours, such as a loop's."""
     frame = getattr(value, "gi_frame", None)
     return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}.")

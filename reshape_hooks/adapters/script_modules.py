@@ -1,11 +1,11 @@
-"""Finds the modules that a script has imported of its own, and tells of those that it imports later.
+"""Finds a script's own imported modules, and reports those that it imports later.
 
     import helper
     for step in state.steps(100):
         helper.seen += 1  # a variable of the script, too
 
-Promises: a module of a library, or one that loads only when it is used, is never touched. Used by `script_frames` and
-`variables`; from Python 3.8 on, the standard library.
+Promises: a module of a library, or one that loads lazily, is never touched. Used by `script_frames` and `variables`;
+from Python 3.8 on, standard library.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from reshape_hooks.on_import import AdaptingLoader
 
 OURS = os.path.realpath(Path(__file__).parents[1]) + os.sep
 
-PLACE = "module "  # how the key of a module begins
+PLACE = "module "  # prefix of a module's key
 
 
 class Module:
-    """A module of the script's own, with its variables, by the name that the script imports it by."""
+    """A module of the script's own with its variables, by the name under which the script imports it."""
 
     def __init__(self, name: str, file: str, variables: dict[str, Any]) -> None:
         self.name = name
@@ -38,31 +38,31 @@ class Module:
         self._variables = variables
 
     def set(self, changed: Mapping[str, Any]) -> None:
-        """Give these variables other values."""
+        """Assign these variables."""
         self._variables.update(changed)
 
 
 def is_of_module(key: tuple[str, str]) -> bool:
-    """True of the key of a module; those of objects name no file."""
+    """Return whether this is a module's key; those of objects name no file."""
     name, file = key
     return name.startswith(PLACE) and bool(file)
 
 
 class LookedAt(NamedTuple):
-    """Says of what stands in `sys.modules` whether it is a module of the script's own, without keeping it alive."""
+    """Says whether an entry of `sys.modules` is the script's own module, without keeping it alive."""
 
     identity: int
     is_own: bool
 
 
-# By name. A module that we held would end after those that its files need to be closed.
+# By name. A reference would keep a module alive beyond those that its files need to be closed.
 _looked_at: dict[str, LookedAt] = {}
 
 
 def modules(running: Container[int]) -> list[Module]:
-    """Return the script's own modules in the order of their import, without those whose variables are `running`.
+    """Return the script's own modules in import order, without those whose variables are `running`.
 
-    `running`: identities of the variables of modules whose code has not ended, which are frames.
+    `running`: identities of the variables of modules whose code is still running, which are frames.
     """
     found: dict[int, Module] = {}
     for name in list(sys.modules):
@@ -71,13 +71,13 @@ def modules(running: Container[int]) -> list[Module]:
             _looked_at[name] = LookedAt(id(there), _is_own_module(name, there))
         if _looked_at[name].is_own:
             variables = _variables_of(there)
-            if id(variables) not in running:  # and once only: a module may have two names
+            if id(variables) not in running:  # and only once: a module may have two names
                 found.setdefault(id(variables), Module(name, _file_of(variables), variables))
     return list(found.values())
 
 
 def _variables_of(module: Any) -> dict[str, Any]:
-    """Return the variables of a module, without loading one that waits to be used."""
+    """Return a module's variables, without triggering a lazy one."""
     variables: dict[str, Any] = object.__getattribute__(module, "__dict__")
     return variables
 
@@ -90,28 +90,28 @@ def _is_own_module(name: str, module: Any) -> bool:
 
 
 def _file_of(variables: Mapping[str, Any]) -> str:
-    """Return the file of a module; empty if it has none, or has put something else there."""
+    """Return a module's file; empty if it has none, or has overwritten the attribute."""
     file = variables.get("__file__")
     return file if isinstance(file, str) else ""
 
 
 class LaterImports:
-    """Finds modules as Python's own finder of files does, and tells of those of the script once their code has run."""
+    """Finds modules as Python's path finder does, and reports the script's own once their code has run."""
 
     def __init__(self) -> None:
         self._told: list[Callable[[], Callable[[Module], None] | None]] = []
 
     def tell(self, imported: Callable[[Module], None]) -> None:
-        """Call this method with each module from now on, for as long as its object is there."""
+        """Call this method with each module from now on, as long as its object is alive."""
         self._told.append(weakref.WeakMethod(imported))
         if self not in sys.meta_path and PathFinder in sys.meta_path:
-            # Finders before it find by rules of their own; and one of ours counts how often it is asked.
+            # Finders before it have their own rules; and one of ours counts how often it is asked.
             sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of the script in source code; None for all others."""
+        """Return the spec of a script's module in source form; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or is_library(spec.origin or "", fullname):
             return None

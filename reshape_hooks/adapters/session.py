@@ -1,7 +1,7 @@
-"""What all trainings of one process share: how they are asked to stop, where they save, their GPUs and their pace.
+"""Holds what all trainings of one process share: how they are stopped, where they save, their GPUs and their pace.
 
-Promises: a process says of each of its trainings whether it resumes (`Announced`), and holds the lock of each of its
-GPUs once; each training has checkpoints of its own (`claims`). Called by `elastic` and the adapters, from Python 3.8.
+Promises: a process announces for each of its trainings whether it resumes (`Announced`), and locks each of its GPUs
+once; each training has its own checkpoints (`claims`). Called by `elastic` and the adapters, from Python 3.8.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ SEVERAL = "it trains in several processes; a loop that stops them together is in
 
 
 class LeftAlone(Exception):
-    """The training cannot be resumed exactly and stays as it is; the one argument is the reason, for a sentence."""
+    """Raised when a training cannot be resumed exactly and is left alone; the argument is why, to end a sentence."""
 
 
 class Session:
-    """The trainings of this process, one after the other. Make it once it is known that the training can be resumed.
+    """The trainings of this process, in sequence. Create it once the training is known to be resumable.
 
-    Of several processes that train together, `ranks`, all stop after the same step, and rank 0 speaks and saves.
+    With several processes that train together (`ranks`), all stop after the same step, and rank 0 reports and saves.
     """
 
-    before = 0  # steps of the trainings that have ended before the present one
+    before = 0  # steps of the trainings that ended before the present one
 
     def __init__(self, together: ranks.Ranks) -> None:
         self.ranks = together
         here = plain.environment()
         self.here = here._replace(gpus=here.gpus[together.local_rank :: together.local_size])
         self.stop = plain.StopFlag(only_143=True)
-        together.any(False)  # from now on all hear signals, and rank 0 may announce it
+        together.any(False)  # from now on all receive signals, so rank 0 may announce it
         self.announced = Announced(self.stop, here.announce if together.rank == 0 else None)
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
         self._leaves = False
-        atexit.register(self._at_exit)  # early, so that it runs behind what the script registers
+        atexit.register(self._at_exit)  # early, so that it runs after what the script registers
 
     def _at_exit(self) -> None:
         if self._leaves:
-            with contextlib.suppress(Exception):  # classes of the script, which may raise when they are looked at
+            with contextlib.suppress(Exception):  # classes of the script may raise when inspected
                 quick_exit.leave_garbage()
 
     def begin(self, resumed: bool) -> None:
-        """A training begins: from now on SIGTERM is answered after a step. `resumed`: from a checkpoint of it."""
+        """Begin a training: from now on SIGTERM is answered after a step. `resumed`: from its own checkpoint."""
         self.announced.begin(resumed)
         self.pace.start()
 
     def step(self, step: int, total: int | None, **values: Any) -> None:
-        """A step was computed: wait until it would have ended on an emulated GPU, and report it."""
+        """Report a computed step, after waiting until it would have ended on an emulated GPU."""
         self.announced.stepped()
         self.pace.wait()
         self.locks.used(step)
@@ -75,10 +75,10 @@ class Session:
             plain.say(**counts, **values, **self.labels)
 
     def asked(self, due: bool = False) -> tuple[bool, bool]:
-        """Agree with all ranks whether one is asked to stop, and whether one is asked to save, or it is `due`.
+        """Agree with all ranks whether any is asked to stop, and whether any is asked to save, or `due`.
 
-        Act on the answer, not on the flag: a signal may set that after the question, and is answered at the next one.
-        What was not saved yet is saved, since it is announced only then. After a failure the next try waits.
+        Act on the answer, not on the flag: a signal may set that afterwards, and is answered at the next call. An
+        unsaved training is saved at once, since it is announced only then. After a failure the next attempt is delayed.
         """
         due = (due and self.announced.may_try()) or self.announced.untried()
         stopping, saving = self.ranks.any(self.announced.stopping(), self.stop.take_save() or due)
@@ -99,11 +99,11 @@ class Session:
             raise plain.CheckpointError(fault)
 
     def end(self, steps: int, save: Callable[[], None], checkpoints: claims.OfTraining) -> None:
-        """A training is over: save it; a stop that was asked for before ends the process.
+        """End a training: save it; a stop that was requested before ends the process.
 
-        One that is asked for later waits for the next training's first step, or for the end of the script, which has
-        finished then: no line behind a training is begun that a stop could break off. Where it cannot be saved the
-        script goes on all the same, to what it does with its result.
+        A later stop waits for the next training's first step, or for the end of the script, which has then finished: no
+        line after a training begins that a stop could interrupt. If saving fails, the script continues anyway, to
+        whatever it does with its result.
         """
         saved = self.announced.saved(save)
         if self.ranks.rank == 0:
@@ -114,7 +114,7 @@ class Session:
             self.leave()
 
     def leave_saved(self, save: Callable[[], None]) -> None:
-        """Save and end the process, as it is asked to; where it cannot be saved it goes on, and tries again."""
+        """Save and end the process as requested; if saving fails, continue and try again later."""
         if self.announced.saved(save):
             self.leave()
 
@@ -129,7 +129,7 @@ class Session:
 
 
 def _end_at_once() -> None:
-    """End before PyTorch takes its threads down, which sometimes aborts a process that trained with others."""
+    """End before PyTorch tears down its threads, which sometimes aborts a process that trained with others."""
     plain.flush()
     os._exit(plain.STOPPED)
 
@@ -138,7 +138,7 @@ _sessions: list[Session] = []
 
 
 def met() -> ranks.Ranks:
-    """Return all processes of this training. Raises LeftAlone where they have not met, or have met in JAX."""
+    """Return all processes of this training. Raises LeftAlone if they are not connected, or connected through JAX."""
     jax = sys.modules.get("jax")
     if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)() and jax.process_count() > 1:
         raise LeftAlone("its processes have met by jax.distributed, through which they cannot stop together")
@@ -162,8 +162,8 @@ def claim(
 ) -> tuple[claims.OfTraining, plain.Saved | None]:
     """Return where this training saves, and what it resumes from. Raises CheckpointError.
 
-    `describe`: returns what the training is known by (`claims.description`). Of several processes rank 0 claims for
-    all, and all others take what it found.
+    `describe`: returns what identifies the training (`claims.description`). With several processes, rank 0 claims for
+    all, and the others take its result.
     """
     here = plain.environment()
     if together is None or together.size == 1:
@@ -184,7 +184,7 @@ def _taken(mine: dict[str, Any]) -> claims.OfTraining:
 
 
 def of_torch(model: Any) -> list[Any]:
-    """Return names and shapes of all that a model of PyTorch keeps; its first batch gives some their shape."""
+    """Return names and shapes of all that a PyTorch model saves; lazy layers get their shape from the first batch."""
     found: list[Any] = []
     for name, value in model.state_dict().items():
         given = "Uninitialized" not in type(value).__name__ and hasattr(value, "shape")
@@ -193,16 +193,16 @@ def of_torch(model: Any) -> list[Any]:
 
 
 def first_weights(parameters: Iterable[Any]) -> list[Any]:
-    """Return the beginning of a model's first parameter, of PyTorch: nothing else has to leave its GPU for a claim."""
+    """Return the beginning of a PyTorch model's first parameter: nothing else has to leave its GPU for a claim."""
     for one in parameters:
-        with contextlib.suppress(Exception):  # it has no values yet, or its kind cannot be read so
+        with contextlib.suppress(Exception):  # it has no values yet, or its kind cannot be read this way
             return [one.detach().reshape(-1)[: claims.MOST_READ].cpu()]
         break
     return []
 
 
 def settings_of(optimizer: Any) -> dict[str, Any]:
-    """Return the settings of an optimizer of PyTorch, by group."""
+    """Return the settings of a PyTorch optimizer, by group."""
     groups = getattr(optimizer, "param_groups", ())
     return {
         f"{name} {number}": value
@@ -213,7 +213,7 @@ def settings_of(optimizer: Any) -> dict[str, Any]:
 
 
 def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
-    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned."""
+    """Return a new folder for a step's files written by a library; pruned with the checkpoints."""
     folder = checkpoints.folder / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -221,13 +221,13 @@ def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
 
 
 def written(checkpoints: plain.Checkpoints, step: int, write: Callable[[Path], None]) -> Path:
-    """Return a new folder in which `write` has written the files of this step, in memory where that is offered."""
+    """Return a new folder in which `write` has written a step's files, in memory if that is offered."""
     memory = checkpoints.place({"written": lambda path: None})
     if memory is not checkpoints:
         folder = scratch(memory, step)
         try:
             write(folder)
-        except Exception:  # it is full: each library raises an error of its own then
+        except Exception:  # it is full: each library then raises its own error
             shutil.rmtree(folder, ignore_errors=True)
         else:
             return folder
@@ -237,7 +237,10 @@ def written(checkpoints: plain.Checkpoints, step: int, write: Callable[[Path], N
 
 
 def copier(file: Path) -> Callable[[str], None]:
-    """Return what gives `Checkpoints.save` a file. It stays: a save that fails in memory is made on the disk."""
+    """Return a function that gives `Checkpoints.save` a file.
+
+    The file stays: a save that fails in memory is redone on disk.
+    """
 
     def copy(path: str) -> None:
         try:
@@ -249,13 +252,13 @@ def copier(file: Path) -> Callable[[str], None]:
 
 
 def refuse_several() -> None:
-    """Raise LeftAlone where the script trains in several processes."""
+    """Raise LeftAlone if the script trains in several processes."""
     if ranks.several():
         raise LeftAlone(SEVERAL)
 
 
 def refuse_split(model: Any) -> None:
-    """Raise LeftAlone where this process has the layers of its model on several GPUs."""
+    """Raise LeftAlone if this process has its model's layers on several GPUs."""
     mapped = (getattr(model, "hf_device_map", None) or {}).values()
     places = {str(one) for one in mapped or (part.device for part in model.parameters())}
     if len(places - {"cpu", "disk", "meta"}) > 1:

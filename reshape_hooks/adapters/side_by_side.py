@@ -1,7 +1,7 @@
 """Finds what a script reads in step with a loop of ours, as `zip(state.batches(loader), others)` does.
 
-After a stop our loop goes on where it was, while the other iterator begins anew: labels would come with the features of
-other samples. Called by `elastic` in a first step; the standard library, Python 3.8.
+After a stop our loop resumes where it was, while the other iterator begins anew: labels would be paired with other
+samples' features. Called by `elastic` in a first step; standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from reshape_hooks.adapters.script_iterators import is_ours
 
 PAIRS = (zip, itertools.zip_longest, map)  # read several iterators in step
-PARTS = (*PAIRS, itertools.islice)  # count by themselves, or read others
-DEPTH = 4  # of what is wrapped around our loop, such as tqdm
+PARTS = (*PAIRS, itertools.islice)  # keep a count, or wrap others
+DEPTH = 4  # of wrappers around our loop, such as tqdm
 
 
 def read_beside_ours() -> list[str]:
@@ -24,7 +24,7 @@ def read_beside_ours() -> list[str]:
     found = set()
     for one in gc.get_objects():
         if type(one) in PARTS:
-            with contextlib.suppress(Exception):  # what the script's own objects raise when they are looked at
+            with contextlib.suppress(Exception):  # the script's own objects may raise when inspected
                 found |= {type(one).__name__} if _begins_anew(one) else set()
     return sorted(found)
 
@@ -43,7 +43,7 @@ def _iterators_read_by(one: Any) -> Iterator[Any]:
 
 
 def _leads_to_ours(one: Any, depth: int) -> bool:
-    """True of a loop of ours, and of what shows or counts it, such as a bar."""
+    """Return whether it is a loop of ours, or wraps one, such as a progress bar."""
     if is_ours(one):
         return True
     if not depth:

@@ -1,7 +1,7 @@
-"""Lets torchrun, whose processes save and end when it is asked to stop, wait for them and end as they do.
+"""Makes torchrun wait for processes that save and end when it is asked to stop, and end as they do.
 
-By itself torchrun tells its processes of SIGTERM, kills those that have not ended 30 s later, and ends with 1 and a
-stack trace. It dies of SIGUSR1. Called by `on_import` in the process of torchrun.
+By itself torchrun forwards SIGTERM to its processes, kills those that are still running 30 s later, and exits with 1
+and a stack trace. SIGUSR1 kills it. Called by `on_import` in torchrun's process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from reshape_hooks import plain
 
 NEVER_S = 10.0**9  # the shim knows how long a training may save, and kills it then
 
-_contexts: list[Any] = []  # whose processes were started and have not been closed
+_contexts: list[Any] = []  # whose processes were started and are not closed
 
 
 def adapt(module: ModuleType) -> None:
-    """Replace its handler of signals, and the methods that start, look at and end its processes."""
+    """Replace its signal handler, and the methods that start, poll and end its processes."""
     theirs: Any = module
     handler = _LateHandler(theirs._terminate_process_handler)
     theirs._terminate_process_handler = handler
@@ -63,15 +63,15 @@ def adapt(module: ModuleType) -> None:
 
 
 class _LateHandler:
-    """Torchrun's handler of signals, whose exception waits for the next look at its processes.
+    """Torchrun's signal handler, whose exception is deferred to the next poll of its processes.
 
-    Raised anywhere it leaves behind what it interrupts: a lock of a process that then never seems to end, or a clock
-    that was not read. Where torchrun only sleeps between two looks, it is raised at once.
+    Raised anywhere, it would interrupt code that then leaves a lock held, so that a process never seems to end, or a
+    clock unread. Where torchrun only sleeps between two polls, it is raised at once.
     """
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
-        self._came: tuple[int, FrameType | None] | None = None  # a signal that waits until nothing is under way
+        self._came: tuple[int, FrameType | None] | None = None  # a signal that waits until nothing is in progress
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         asleep = frame is not None and frame.f_code.co_name == "_invoke_run"
@@ -81,14 +81,14 @@ class _LateHandler:
             self._theirs(number, frame)
 
     def raise_late(self) -> None:
-        """Raise what a signal that came meanwhile would have raised."""
+        """Raise what a deferred signal would have raised."""
         came, self._came = self._came, None
         if came is not None:
             self._theirs(*came)
 
 
 def _close_one(one: Any, theirs: Any, death_sig: Any = None) -> None:
-    """Ask a process to stop, and not what it has started: a training whose DataLoader workers end does not save."""
+    """Ask a process to stop, but not its children: a training whose DataLoader workers end does not save."""
     if death_sig == signal.SIGTERM:
         if one.proc.poll() is None:
             one.proc.send_signal(death_sig)

@@ -1,14 +1,14 @@
-"""Keeps what a loop or a callback changes in its parts and no `state_dict` holds: what is trained, how layers are set.
+"""Keeps what a loop or a callback changes in its parts outside any `state_dict`: what is trained, layer settings.
 
     if epoch == 5:
         for parameter in backbone.parameters():
             parameter.requires_grad = True
         dropout.p = 0.3
 
-Promises: a parameter that was trained at a stop is trained after it, one that was frozen is frozen; numbers and words
-that a layer of a library has been given stay; a layer that `eval()` was called of goes on to evaluate. An optimizer
-that got parameter groups since training began is not saved, with a sentence, as a new start could not load it; nor is a
-model with other layers (`built_parts`). Called by `elastic` and the adapters; imports nothing of a library.
+Promises: a parameter that was trained at a stop is trained after it, a frozen one is frozen; numbers and strings set in
+a library's layer stay; a layer in `eval()` mode stays in it. An optimizer that gained parameter groups since training
+began is not saved, with a sentence, as a new start could not load it; nor is a model with other layers (`built_parts`).
+Called by `elastic` and the adapters; imports nothing from a library.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from reshape_hooks.adapters.script_frames import is_own
 
 NUMBERS = (int, float)
 NUMBERS_AND_WORDS = (*NUMBERS, str)
-OF_RUN = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch._dynamo")  # what stands around a model
+OF_RUN = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch._dynamo")  # wrappers around a model
 
 
 class Changed(NamedTuple):
-    """Holds which parameters of a module are trained, in order, and what was set in its layers, by their names.
+    """Which of a module's parameters are trained, in order, and what was set in its layers, by name.
 
-    `modes`: which of these layers train, and which evaluate; not in checkpoints of older versions.
+    `modes`: which of these layers are in training mode; not in checkpoints of older versions.
     """
 
     trained: Sequence[bool]
@@ -45,11 +45,11 @@ class TrainedParts:
         self._optimizers = {name: part for name, part in parts.items() if hasattr(part, "param_groups")}
         self._built = BuiltParts(self._modules)
         self._beside: dict[str, Callable[[], Any]] = {}
-        self._given = [self.state()]  # when the parts were given, then as the script has set them for its loop
+        self._given = [self.state()]  # as given, then as the script has set them for its loop
         self._groups = {name: len(part.param_groups) for name, part in self._optimizers.items()}
 
     def add(self, beside: Iterable[tuple[str, Any]]) -> None:
-        """Keep of these modules, which were not given, which of their layers train."""
+        """Keep the training mode of the layers of these modules, which were not given."""
         self._beside.update({f"beside {name}": reference(module) for name, module in beside})
 
     def _modules_beside(self) -> dict[str, Any]:
@@ -57,12 +57,12 @@ class TrainedParts:
         return {name: module for name, module in there.items() if module is not None}
 
     def state(self) -> dict[str, Changed]:
-        """Return all that may change of each module."""
+        """Return everything that may change in each module."""
         beside = {name: Changed((), {}, _modes(module)) for name, module in self._modules_beside().items()}
         return {**{name: _of_module(part) for name, part in self._modules.items()}, **beside}
 
     def changed(self) -> dict[str, Changed]:
-        """Return of those modules what is not what a new start makes, and which of their layers train."""
+        """Return what differs from what a new start makes, and the layers' training modes."""
         found = {}
         for name, now in self.state().items():
             all_given = [one.get(name, now) for one in self._given]
@@ -77,12 +77,12 @@ class TrainedParts:
         return found
 
     def loop_begins(self) -> None:
-        """The first loop begins: the layers are those that the script makes at each start."""
+        """Take the present layers, as the first loop begins, for those that the script builds at each start."""
         self._built.loop_begins()
         self._given.append(self.state())
 
     def refuse_changed(self) -> None:
-        """Raise CheckpointError for an optimizer with other parameter groups, and for a module with other layers."""
+        """Raise CheckpointError for an optimizer with other parameter groups, or a module with other layers."""
         self._built.refuse_changed()
         for name, part in self._optimizers.items():
             if len(part.param_groups) != self._groups[name]:
@@ -92,11 +92,11 @@ class TrainedParts:
                 )
 
     def restore(self, saved: Mapping[str, Any], modes: bool = True) -> None:
-        """Set again what `state` or `changed` returned. `modes`: also which layers train."""
+        """Restore what `state` or `changed` returned. `modes`: also the training modes."""
         present = {**self._modules, **self._modules_beside()}
         for name, one in saved.items():
             module = present.get(name)
-            if module is None:  # the script has not made it yet
+            if module is None:  # the script has not created it yet
                 continue
             change = Changed(*one) if isinstance(one, tuple) else Changed(one, {})  # flags in older checkpoints
             for parameter, trained in zip(module.parameters(), change.trained):
@@ -122,11 +122,11 @@ def _modes(module: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def settings(attributes: Mapping[str, Any], kinds: tuple[type, ...] = NUMBERS) -> dict[str, Any]:
-    """Return the public attributes of these kinds, and those that are None: they may become one."""
+    """Return the public attributes of these types, and those that are None, which may become one."""
     public = {name: value for name, value in attributes.items() if name[0] != "_"}
     return {name: value for name, value in public.items() if value is None or isinstance(value, kinds)}
 
 
 def differing(now: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not as it was given."""
+    """Return what differs from what was given."""
     return {name: value for name, value in now.items() if name not in given or given[name] != value}

@@ -1,6 +1,6 @@
-"""Keeps the batches of Hugging Face's Trainer, whose size follows the number of GPUs, as at the job's first start.
+"""Keeps the batches of Hugging Face's Trainer, whose size depends on the number of GPUs, as at the job's first start.
 
-Promises: on however many GPUs, each step trains on the same samples, and its gradient is the same sum but for rounding;
+Promises: on any number of GPUs, each step trains on the same samples, and its gradient is the same sum up to rounding;
 no GPU takes more samples at once than at the first start. The Trainer's own loop sees the same DataLoader, so that
 steps, epochs and learning rates are the same. Left alone: what is not the sum of the GPUs' parts. Called by
 `transformers_trainer`.
@@ -24,15 +24,15 @@ NO_FASTER = (
     "reshape: the loss of a batch does not follow from the losses of its parts, so this training goes no faster on "
     "more GPUs than it began with"
 )
-SAYS_AT = 64  # batches after which that is also said where it is not known
+SAYS_AT = 64  # batches after which the kind of loss is reported even if unknown
 
 
 class First(NamedTuple):
-    """What the Trainer had at the job's first start."""
+    """The Trainer's setup at the job's first start."""
 
     processes: int
-    gpus: int  # of each process
-    batch: int  # samples of a GPU
+    gpus: int  # per process
+    batch: int  # samples per GPU
     accumulation: int
 
     @classmethod
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 def refuse(trainer: Any, first: First, together: Ranks) -> None:
-    """Raise LeftAlone where a training that began so is not the same on another number of GPUs."""
+    """Raise LeftAlone if a training with this first start is not the same on another number of GPUs."""
     args, config = trainer.args, trainer.args.accelerator_config
     if args.world_size > 1:
         if together.size != together.local_size:
@@ -73,7 +73,7 @@ def refuse(trainer: Any, first: First, together: Ranks) -> None:
 
 
 class KeptBatch:
-    """Makes the Trainer train on batches as at the `first` start, while it is entered. `ranks`: its processes."""
+    """Makes the Trainer train on batches as at the `first` start, while entered. `ranks`: its processes."""
 
     def __init__(self, trainer: Any, first: First, ranks: Ranks) -> None:
         self.trainer, self.first, self.ranks = trainer, first, ranks
@@ -85,7 +85,7 @@ class KeptBatch:
         if first.processes * first.gpus == 1:
             args.average_tokens_across_devices = True  # which is the same there
         self.theirs = {name: getattr(trainer, name) for name in WRAPPED}
-        self.weights: list[float] | None = None  # of the losses of the pass under way
+        self.weights: list[float] | None = None  # of the losses in the current pass
         self.kind_of_loss = parts.KindOfLoss()
 
     def __enter__(self) -> KeptBatch:
@@ -101,14 +101,14 @@ class KeptBatch:
         for name in WRAPPED:
             vars(self.trainer).pop(name, None)
 
-    # In place of the Trainer's own methods
+    # Replacements of the Trainer's methods
 
     def get_total_train_batch_size(self, _args: Any) -> int:
         return self.first.processes * self.first.gpus * self.first.batch * self.first.accumulation
 
     def get_train_dataloader(self) -> Any:
         args = self.trainer.args
-        were, args._n_gpu = args._n_gpu, self.first.gpus  # some samplers ask for its batch
+        were, args._n_gpu = args._n_gpu, self.first.gpus  # some samplers query its batch size
         try:
             loader = self.theirs["get_train_dataloader"]()
         finally:
@@ -123,7 +123,7 @@ class KeptBatch:
         inner = getattr(loader, "base_dataloader", loader)
         batches = inner.batch_sampler
         alone = batches.batch_sampler if isinstance(batches, BatchSamplerShard) else batches
-        # Not by setattr, which DataLoader refuses once it is made.
+        # Bypass setattr, which DataLoader refuses after construction.
         inner.__dict__["batch_sampler"] = parts.BatchesOfParts(alone, self.share, shard, self.ranks.share)
         if self.first.processes != self.now.processes:
             inner.collate_fn = parts.Collated(inner.collate_fn, len(self.share.parts))
@@ -151,32 +151,32 @@ class KeptBatch:
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         result = self.theirs["compute_loss"](model, inputs, *args, **kwargs)
-        if self.weights is None:  # of an evaluation
+        if self.weights is None:  # for an evaluation
             return result
         loss, *outputs = result if isinstance(result, tuple) else (result,)
         losses, weights = loss.reshape(-1), self.weights
         if len(losses) == len(weights):
             loss = (losses * losses.new_tensor(weights)).sum()
-        else:  # of the outputs of all GPUs
+        else:  # for the outputs of all GPUs
             loss = losses.mean() * sum(weights)
         return (loss, *outputs) if outputs else loss
 
-    # What each pass trains on
+    # The inputs of each pass
 
     def _of_process(self, model: Any, inputs: Any, items: Any) -> Iterator[Run]:
-        """DDP: this process' parts, or its piece of one; DDP takes the mean of the processes."""
+        """Yield this process's parts, or its piece of one, for DDP, which averages over the processes."""
         weight = 1.0 if self._divided_by_items(items) else self.now.processes / self.first.processes
         batches = parts.all_parts(inputs)
         kind = self._kind_of_loss(batches[0], items) if self.now.processes > self.first.processes else ""
         for batch in batches:
             piece, of_it = self._piece(batch)
-            if kind and parts.length(batch) >= self.share.piece[1]:  # else all who share it train on all of it
+            if kind and parts.length(batch) >= self.share.piece[1]:  # else all that share it train on all of it
                 yield Run(model, piece, items, [weight * (of_it if kind == "mean" else 1)])
             else:
                 yield Run(model, batch, items, [weight / self.share.piece[1]])
 
     def _piece(self, batch: Any) -> tuple[Any, float]:
-        """The samples of a batch that this process takes, and their share of it."""
+        """Return the samples of a batch that this process takes, and their share of it."""
         piece, takers = self.share.piece
         if takers == 1:
             return batch, 1.0
@@ -185,7 +185,7 @@ class KeptBatch:
         return parts.cut(batch, begin, end), (end - begin) / max(1, count)
 
     def _on_gpus(self, model: Any, inputs: Any, items: Any) -> Iterator[Run]:
-        """DataParallel: as many of the first start's parts at once as there are GPUs, or pieces of them."""
+        """Yield as many of the first start's parts at once as there are GPUs, or pieces of them, for DataParallel."""
         now, alone = self.now.gpus, self.trainer.model
         were = parts.sizes(parts.length(inputs), self.first.gpus)
         ends = [sum(were[: k + 1]) for k in range(len(were))]
@@ -197,7 +197,7 @@ class KeptBatch:
         if now > self.first.gpus:
             kind = "mean" if _of_all_outputs(self.trainer) else self._kind_of_loss(inputs, one)
         if kind:
-            together = len(set(were)) == 1  # each sample weighs the same
+            together = len(set(were)) == 1  # all samples weigh the same
             for part, end, count in [(were[0], ends[-1], ends[-1])] if together else zip(were, ends, were):
                 weights = [weight * size / part if kind == "mean" else weight for size in parts.sizes(count, now)]
                 yield Run(model, parts.cut(inputs, end - count, end), items, weights)
@@ -209,15 +209,15 @@ class KeptBatch:
             if now > 1 and parts.sizes(end - begin, now) == group:
                 yield Run(model, parts.cut(inputs, begin, end), items, [weight] * len(group))
                 continue
-            for size, last in zip(group, ends[k:]):  # DataParallel would cut them otherwise
+            for size, last in zip(group, ends[k:]):  # DataParallel would split them differently
                 yield Run(alone, parts.cut(inputs, last - size, last), one, [weight])
 
     def _divided_by_items(self, items: Any) -> bool:
-        """True if the Trainer takes the loss to be divided by the number of items of the step, and sums it up."""
+        """Return whether the Trainer sums up losses that are already divided by the step's number of items."""
         return items is not None and self.trainer.args.average_tokens_across_devices and _counts_items(self.trainer)
 
     def _kind_of_loss(self, inputs: Any, items: Any) -> str:
-        """How its loss follows from those of pieces: "mean", "sum", or "" while they are not to be trained on apart."""
+        """Return how its loss follows from those of pieces: "mean", "sum", or "" while they must not be split."""
         known = self.kind_of_loss
         if known.next_is_due():
             was = known.kind
@@ -228,7 +228,7 @@ class KeptBatch:
         return known.kind or ""
 
     def _compared(self, inputs: Any, items: Any) -> str | None:
-        """Compare the loss of a batch with those of two halves that differ most, as `parts.adds_up` tells it."""
+        """Compare a batch's loss with those of two maximally different halves, as `parts.adds_up` judges it."""
         count = parts.length(inputs)
         if _keeps_statistics(self.trainer.model):
             return ""
@@ -241,7 +241,7 @@ class KeptBatch:
         more = {} if items is None else {"num_items_in_batch": items}
         ready = trainer._prepare_inputs(inputs)
 
-        def loss(samples: list[int]) -> float:  # of copies: a model may change what it is given
+        def loss(samples: list[int]) -> float:  # on copies: a model may modify its inputs
             return float(self.theirs["compute_loss"](model, parts.take(ready, samples), **more).mean())
 
         model.eval()
@@ -259,7 +259,7 @@ class KeptBatch:
 
 @contextlib.contextmanager
 def _exactly(model: Any) -> Iterator[None]:
-    """Let a model compute without the autocast that accelerate has put into its `forward`."""
+    """Let a model compute without the autocast that accelerate has wrapped around its `forward`."""
     own = vars(model)
     if "_original_forward" not in own or "forward" not in own:
         yield
@@ -272,7 +272,7 @@ def _exactly(model: Any) -> Iterator[None]:
 
 
 def _rounding(model: Any) -> float:
-    """How far, of 1, a loss may be from its exact value: on GPUs factors are shortened to TF32."""
+    """Return a loss's relative rounding error: GPUs truncate factors to TF32."""
     import torch
 
     own = [one for one in model.parameters() if one.dtype.is_floating_point]
@@ -285,7 +285,7 @@ def _counts_items(trainer: Any) -> bool:
 
 
 def _of_all_outputs(trainer: Any) -> bool:
-    """True if the loss is computed behind the model, of what all GPUs of a process have put out."""
+    """Return whether the loss is computed outside the model, from the outputs of all GPUs of a process."""
     own = type(trainer).compute_loss.__module__ != "transformers.trainer"
     return own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
 

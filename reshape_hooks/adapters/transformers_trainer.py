@@ -1,10 +1,10 @@
-"""Makes the Trainer of Hugging Face's transformers elastic, without a change of the script that calls it.
+"""Makes Hugging Face's Trainer (transformers) elastic, without changes to the script that calls it.
 
-Promises: `train()` stops between two steps, also within an evaluation, and goes on with the next sample of that epoch;
+Promises: `train()` stops between two steps, even within an evaluation, and resumes with the next sample of that epoch;
 logs, evaluations and checkpoints in the script's own `output_dir` come as without the stop; steps train on the samples
-of the job's first start, on however many GPUs it goes on, in one process or in several of one pod, which stop after the
-same step. Left alone, with a sentence: what cannot be resumed exactly, or is resumed by the script. Called by
-`on_import` when a script imports transformers (5.x).
+of the job's first start, on any number of GPUs, in one process or in several of one pod, which stop after the same
+step. Left alone, with a sentence: what cannot be resumed exactly, or is resumed by the script. Called by `on_import`
+when a script imports transformers (5.x).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 EXTRAS = "reshape.pkl"
 PREFIX = "checkpoint"  # of the folder in which a Trainer saves a step
-# The Trainer's own count of the loss, since it was logged and since the first step.
+# The Trainer's own sums of the loss, since it was last logged and since the first step.
 LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
-VALUES = ("loss", "eval_loss")  # that are reported with the next step
+VALUES = ("loss", "eval_loss")  # reported with the next step
 LOGGED = ("grad_norm", "learning_rate")
 SPEEDS = ("train_samples_per_second", "train_steps_per_second")
 SETTINGS = ("learning_rate", "weight_decay", "lr_scheduler_type", "seed", "data_seed", "label_smoothing_factor")
 FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
 WHILE_SAVING = {"save_total_limit": None, "push_to_hub": False, "save_only_model": False}
-OF_TRL = ("_metrics", "_stored_metrics", "_total_train_tokens")  # what its trainers log the means of, and tokens so far
+OF_TRL = ("_metrics", "_stored_metrics", "_total_train_tokens")  # what TRL's trainers log as means, and tokens so far
 EVERYTHING = 10**18  # batches
 
 
@@ -66,7 +66,7 @@ def adapt(module: ModuleType) -> None:
 
 
 def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ElasticTrain:
-    """Return the hook for this call of `train`. Raises LeftAlone; CheckpointError where all saved is damaged."""
+    """Return the hook for this call of `train`. Raises LeftAlone; CheckpointError if everything saved is damaged."""
     from reshape_hooks.adapters import order
 
     session.refuse_other_masters()
@@ -95,7 +95,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
 
 
 def description(trainer: Any) -> dict[str, Any]:
-    """Return what this call of `train` is known by. The optimizer is made later, of the arguments."""
+    """Return what identifies this call of `train`. The optimizer is created later, from the arguments."""
     args, model = trainer.args, trainer.model
     trained = [type(trainer).__name__, type(model).__name__, session.of_torch(model), str(args.optim)]
     settings = {name: getattr(args, name, None) for name in SETTINGS}
@@ -105,7 +105,7 @@ def description(trainer: Any) -> dict[str, Any]:
 
 
 class ElasticTrain:
-    """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last of all."""
+    """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last."""
 
     def __init__(
         self, trainer: Any, run: session.Session, first: First, checkpoints: claims.OfTraining,
@@ -118,18 +118,18 @@ class ElasticTrain:
         self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
         self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
-        self.trained = TrainedParts({})  # of the model and the optimizer, once this is made
+        self.trained = TrainedParts({})  # of the model and the optimizer, once that exists
         self.settings: dict[str, Any] = {}  # numbers among its arguments, as training begins: callbacks change some
         self.epoch_begins = False
-        self.epoch_step = 0  # optimizer steps done of this epoch
-        self.epoch_ends = False  # what happens at the end of an epoch is still to do
+        self.epoch_step = 0  # optimizer steps done in this epoch
+        self.epoch_ends = False  # the work at the end of an epoch is still to do
         self.due: dict[str, Any] | None = None  # what a checkpoint needs while an evaluation runs
         self.values: dict[str, float] = {}
         self.began = time.monotonic()
         self.ran_s = extras.get("ran_s", 0.0)  # seconds before the last stop
 
     def train(self, theirs: Any) -> Any:
-        """Return what `train` of the library returns, from the beginning or from what was saved."""
+        """Return what the library's `train` returns, from the beginning or from the checkpoint."""
         if "result" in self.extras:
             return self._finished()
         self.variables.look()
@@ -157,7 +157,7 @@ class ElasticTrain:
         return result
 
     def _finished(self) -> Any:
-        """This call had ended before the stop: return what it returned."""
+        """Return what this call had returned, which had ended before the stop."""
         assert self.saved is not None
         from transformers.trainer_callback import TrainerState
         from transformers.trainer_utils import TrainOutput
@@ -220,7 +220,7 @@ class ElasticTrain:
             )  # fmt: skip
 
     def _epoch_begins_theirs(self, args: Any, state: Any, control: Any) -> Any:
-        """Call it for the script's callbacks, but not again for an epoch in which the training was stopped."""
+        """Call it for the script's callbacks, but not again for the epoch in which the training was stopped."""
         if self.cursor.saved is None:
             handler = self.trainer.callback_handler
             return type(handler).on_epoch_begin(handler, args, state, control)
@@ -243,14 +243,14 @@ class ElasticTrain:
         self.epoch_ends = False
 
     def _log_save_evaluate_theirs(self, *args: Any, **kwargs: Any) -> None:
-        """The Trainer calls it after each step and each epoch: a boundary at which nothing is half done."""
+        """Handle a boundary at which nothing is half done: the Trainer calls this after each step and each epoch."""
         theirs = type(self.trainer)._maybe_log_save_evaluate
         named = inspect.signature(theirs).bind(self.trainer, *args, **kwargs).arguments
         self._boundary(self.trainer.state, self.trainer.control, {name: _copy(named.get(name)) for name in LOGGED})
         theirs(self.trainer, *args, **kwargs)
 
     def _log_theirs(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Log; of the whole training that it also took the time before its stops."""
+        """Log; include the time before its stops in that of the whole training."""
         here_s = logs.get("train_runtime")
         if here_s and self.ran_s:
             logs["train_runtime"] = whole_s = round(here_s + self.ran_s, 4)
@@ -258,11 +258,11 @@ class ElasticTrain:
                 if name in logs:
                     logs[name] = round(logs[name] * here_s / whole_s, 3)
         type(self.trainer).log(self.trainer, logs, *args, **kwargs)
-        if self.due and not self.due["flags"]["should_log"]:  # TRL's trainers begin new sums behind it
+        if self.due and not self.due["flags"]["should_log"]:  # TRL's trainers begin new sums afterwards
             self.due["variables"] = self.variables.state()
 
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
-        """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
+        """Save between two steps, if requested, or keep what is needed to stop within an evaluation."""
         self.due = None
         periodic_due = self.saver.due()
         stopping, asked = self.run.asked(periodic_due and self.run.ranks.size > 1)
@@ -319,11 +319,11 @@ class ElasticTrain:
         self.saver.beside(self.trainer.state.global_step, lambda _: self._files(self._written(), [due]))
 
     def _written(self) -> Path:
-        """Return a folder with all that the Trainer saves by itself."""
+        """Return a folder with everything that the Trainer itself saves."""
         step = self.trainer.state.global_step
         if self.run.ranks.size == 1:
             return session.written(self.checkpoints, step, self._write)
-        # On the disk: if it failed in memory on one rank, the others would not learn of it.
+        # On disk: if it failed in memory on one rank, the others would not learn of it.
         made: list[Path] = []
         self.run.save_once(lambda: made.append(session.scratch(self.checkpoints, step)))
         folder: Path = self.run.ranks.share(made[0] if made else None)
@@ -339,7 +339,7 @@ class ElasticTrain:
             vars(args).update(settings)
             trainer._save_checkpoint(trainer.model, trial=None)
             for state in folder.glob(f"{PREFIX}-*/trainer_state.json"):
-                # in which the library sorts the names of what was logged
+                # the library sorts the names of what was logged
                 kept = {**json.loads(state.read_text()), "log_history": trainer.state.log_history}
                 state.write_text(json.dumps(kept))
         finally:
@@ -347,10 +347,10 @@ class ElasticTrain:
             trainer.state.best_model_checkpoint = best
 
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
+        """Return the files of a checkpoint: those in the folder, and each rank's own state."""
         if "result" not in own[0]:
             self.trained.refuse_changed()
-        found = sorted(folder.glob(f"{PREFIX}-*"))  # beside it trainers write what they like, such as a README
+        found = sorted(folder.glob(f"{PREFIX}-*"))  # trainers write other files beside it, such as a README
         if len(found) != 1:
             raise plain.CheckpointError(f"its trainer wrote {len(found)} folders {PREFIX}-* for one checkpoint")
         written = found[0]
@@ -366,7 +366,7 @@ class ElasticTrain:
         return files
 
     def _unpacked(self, saved: Path) -> Path:
-        """Return a folder of the checkpoint's files in which packed folders are folders again."""
+        """Return a folder of the checkpoint's files in which archives are folders again."""
         packed = list(saved.glob("*.tar"))
         if not packed:
             return saved
@@ -382,7 +382,7 @@ class ElasticTrain:
 
 
 def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
-    """Return what this rank has saved; of another number of ranks all take the mean of losses not logged yet."""
+    """Return what this rank saved; on another number of ranks, all take the mean of unlogged losses."""
     own, rank = saved["own"], together.rank
     found = {"first": First(*saved["first"]), **own[rank % len(own)]}
     if rank >= len(own):
@@ -394,7 +394,7 @@ def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
 
 
 def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Kept]]:
-    """Return what `Variables` takes: what is kept in another way, what was saved, and the script's own objects."""
+    """Return the arguments of `Variables`: what is kept elsewhere, what was saved, and the script's own objects."""
     callbacks = trainer.callback_handler.callbacks
     helpers = [
         trainer.data_collator, trainer.compute_metrics, trainer.compute_loss_func,

@@ -1,12 +1,11 @@
 """Keeps the variables of a script's training loop beside its state: sums, histories, best values, generator objects.
 
 Promises: what the loop has changed since it began (numbers, text, small tensors and arrays, lists, dictionaries, random
-generators, objects of the script's own classes made of these) is after a stop as it was before it, also behind the
-loop and in modules that the script imports; an object that several of these hold is one object again, and one that
-other parts of the script hold stays this object. The time that it measures goes on. What the loop has not changed is
-as the script makes it when it is started again: a number of GPUs, a path. Called by `elastic` from within its
-iterators, which the frames of the loop ask for the next batch, and by the adapters; from Python 3.8 on, NumPy and
-PyTorch only where the script imports them.
+generators, objects of the script's own classes made of these) is after a stop as it was before it, also after the loop
+and in modules that the script imports; an object shared by several of these is one object again, and one that other
+parts of the script hold remains that object. Measured time continues. What the loop has not changed is as the script
+sets it when restarted: a number of GPUs, a path. Called by `elastic` from within its iterators, which the loop's frames
+ask for the next batch, and by the adapters; from Python 3.8 on, NumPy and PyTorch only where the script imports them.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from reshape_hooks.adapters.script_frames import Frame, Items, Object, is_own, p
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
 from reshape_hooks.library_code import is_library
 
-MOST_ALL_BYTES = 256 << 20  # of all that are in one variable
-MOST_ITEMS = 100_000  # of one variable with all that is in it
+MOST_ALL_BYTES = 256 << 20  # of all arrays in one variable
+MOST_ITEMS = 100_000  # of one variable with everything in it
 MOST_LOOKED_AT = 1000  # items of a list that is not kept
 ARRAYS = ("Tensor", "Parameter", "ndarray")
-FLAT = 10  # numbers and words in one list that count as one item
+FLAT = 10  # numbers and strings in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, range,
     datetime.datetime, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction,
 )  # fmt: skip
-OF_PYTHON = (  # that scripts use as their own
+OF_PYTHON = (  # which scripts use as their own
     "argparse.Namespace", "types.SimpleNamespace", "collections.UserDict", "collections.UserList",
 )  # fmt: skip
 MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 ITEMS = (list, tuple, set, frozenset, collections.deque)
 VALUES = (int, float, complex, str, bytes)
 BASES = (collections.OrderedDict, collections.Counter, collections.defaultdict, dict, *ITEMS, *VALUES)
-UNCHANGED = (tuple, frozenset, *VALUES)  # what these hold is given when they are made
+UNCHANGED = (tuple, frozenset, *VALUES)  # their content is set at creation
 BUFFERS = (array.array, bytearray)
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "STORE_FAST_LOAD_FAST")
 WRITES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_")
@@ -66,9 +65,9 @@ ENDS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "RETURN_", "RAISE_", "
 
 
 class Packed(NamedTuple):
-    """A value in a form that can be pickled.
+    """A value in picklable form.
 
-    `kind` names how it is made again. `number`: of the object within a variable, where it has an identity.
+    `kind` names how it is recreated. `number`: of the object within a variable, if it has an identity.
     """
 
     kind: str
@@ -77,15 +76,15 @@ class Packed(NamedTuple):
     number: int | None = None  # not in checkpoints of older versions
 
 
-AS_IT_IS = Packed("as it is", None)  # of the script that has started again
-LOCALS = "<locals>."  # in the names of classes that are defined in a function
-AGAIN = "again"  # an object that has come before, by its number
+AS_IT_IS = Packed("as it is", None)  # as the restarted script has it
+LOCALS = "<locals>."  # in names of classes defined in a function
+AGAIN = "again"  # an object that occurred before, by its number
 NAMED = "named"  # a function or class, by its name
 PART = "part"  # of the training, by its number
 # Nothing is changed in them, or they stay as they are.
 OF_NO_IDENTITY = ("plain", "of JAX", "of TensorFlow", "definition", NAMED, "method", PART, "attributes")
-OWNERS = ("object", "own", AGAIN, "definition", NAMED, PART)  # whose methods are found again
-CLOCKS = "", "clocks"  # in place of a function
+OWNERS = ("object", "own", AGAIN, "definition", NAMED, PART)  # whose methods can be found again
+CLOCKS = "", "clocks"  # in place of a function's key
 SHARED = "", "shared"
 
 
@@ -98,17 +97,17 @@ if TYPE_CHECKING:
 
 
 class Variables:
-    """The variables of the loop. `parts`: what is kept in another way. `saved`: what `state` returned.
+    """The loop's variables. `parts`: what is kept elsewhere. `saved`: what `state` returned.
 
-    `objects`: of the script, of which a library keeps a part; their other attributes are variables, too. `whole`: more
-    of these, of which nobody else keeps anything, so that also what the loop has not changed is as it was.
+    `objects`: the script's, of which a library keeps a part; their other attributes are variables, too. `whole`: more
+    of these of which nobody else keeps anything, so that even what the loop has not changed is restored.
     """
 
     def __init__(
         self, parts: Iterable[Any], saved: Saved = (), objects: Sequence[Kept] = (), whole: Sequence[Kept] = ()
     ) -> None:
         self._parts = list(parts)
-        # A dictionary may be another one later, where a step makes it anew.
+        # A dictionary may be another one later, where a step recreates it.
         self._numbers = {id(part): number for number, part in enumerate(self._parts) if not isinstance(part, dict)}
         self._given: list[Items] = []
         self._bases: set[int] = set()
@@ -124,21 +123,21 @@ class Variables:
         self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
         self._defined: dict[tuple[Key, str], tuple[Any, ...] | None] = {}  # which functions and classes they were
         self._said: set[tuple[Key, str]] = set()
-        self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as it was when the loop began
-        self._lost: set[tuple[Key, str]] = set()  # where it is another one since
+        self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as of when the loop began
+        self._lost: set[tuple[Key, str]] = set()  # where it has changed since
         self._unknown: dict[At, list[Any]] = {}  # objects in a variable whose class a new start may not find
         self._unknown_first: set[int] = set()  # identities of those that were there when the loop began
         self._begun = False
-        self._not_imported: dict[Key, Mapping[str, bytes]] = {}  # what was saved of modules that are not there yet
-        self._shared_first: dict[Ref, Ref] = {}  # which places had one object when the loop began
-        self._shared_late: dict[At, Objects] = {}  # what modules that are not there yet share
+        self._not_imported: dict[Key, Mapping[str, bytes]] = {}  # saved values of modules that are not imported yet
+        self._shared_first: dict[Ref, Ref] = {}  # which places shared an object when the loop began
+        self._shared_late: dict[At, Objects] = {}  # what modules that are not imported yet share
         self._table = Table()
         later_imports.tell(self.imported)
 
     def begin(self, saved: Saved | None = None) -> None:
-        """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called.
+        """Begin a loop: take its variables' initial values; saved ones are restored, until `done` is called.
 
-        `saved`: what is set in place of them, what stood earlier.
+        `saved`: earlier values to restore instead of those.
         """
         self._begun = True
         self.look()
@@ -147,12 +146,12 @@ class Variables:
         self._clocks.begin()
 
     def add_objects(self, objects: Iterable[Kept]) -> None:
-        """Keep what these hold, too, from what they are now on."""
+        """Keep what these hold, too, starting from their present values."""
         self._objects = [*self._objects, *objects]
         self.look()
 
     def look(self) -> None:
-        """See what the variables are, before a loop begins: what is another value later was changed by it."""
+        """Take the variables' values before a loop begins: what differs later was changed by it."""
         places = Places()
         holders = self._holders()
         self._bases = _arrays_held([*holders, *self._given])
@@ -172,14 +171,14 @@ class Variables:
             self._unknown_first.update(id(one) for one in self._unknown.pop((holder.key, name), ()))
 
     def imported(self, module: Module) -> None:
-        """A module of the script has been imported: see what its variables are, and set those that were saved."""
+        """Take the initial values of a module that the script has imported, and restore the saved ones."""
         self._look_at(module, Places())
         saved = self._not_imported.pop(module.key, {})
         self._set([(module, name, pickled) for name, pickled in saved.items()], self._table)
         self._shared_late = {at: objects for at, objects in self._shared_late.items() if at[0] != module.key}
 
     def done(self) -> None:
-        """What was saved has been set: from now on variables are those of the loop."""
+        """Note that what was saved has been restored: from now on variables are the loop's."""
         there = {holder.key for holder in self._holders()}
         left = {key: values for key, values in self._saved if is_of_module(key) and key not in there}
         self._not_imported.update(left)
@@ -192,22 +191,22 @@ class Variables:
         self._saved = ()
 
     def leave(self, apart: Iterable[Any]) -> None:
-        """Leave these objects out from now on, which are kept in another way as the parts are."""
+        """Exclude these objects from now on, which are kept elsewhere, like the parts."""
         self._apart_now = {id(one) for one in apart}
 
     def share_with(self, dictionaries: Mapping[str, dict[Any, Any]]) -> None:
-        """Leave these parts out from now on, and keep which objects in them are in variables, too."""
+        """Exclude these parts from now on, and keep which of their objects are shared with variables."""
         self.leave(dictionaries.values())
         self._given = [Items(name, one) for name, one in dictionaries.items()]
 
     def state(self) -> Saved:
-        """Return the variables that the loop has changed since it began for the first time, as they are now."""
+        """Return the present values of variables that the loop has changed since it first began."""
         if not self._begun:
             return self._saved
         return [(CLOCKS, {"": pickle.dumps(self._clocks.state())}), *self.changed()]
 
     def changed(self) -> Saved:
-        """Return the same without the time that the script measures, also before a loop has begun."""
+        """Return the same without measured time, even before a loop has begun."""
         found: list[tuple[Key, Mapping[str, bytes]]] = list(self._not_imported.items())
         shared = Shared(self._shared_first, self._places)
         for at, objects in self._shared_late.items():
@@ -234,7 +233,7 @@ class Variables:
         return [(SHARED, {"": pickle.dumps(shared.state())}), *found]
 
     def _changed_of(self, holder: Holder, shared: Shared) -> dict[str, bytes]:
-        """Return the variables that can be kept, pickled if they have changed, else empty, and add them to `shared`."""
+        """Return the variables that can be kept, pickled if changed, else empty, and add them to `shared`."""
         found = {}
         for name, pickled, objects in self._pickled(holder, holder.variables):
             at = holder.key, name
@@ -246,7 +245,7 @@ class Variables:
         return found
 
     def _shared_of_given(self, given: Items, shared: Shared) -> dict[str, bytes]:
-        """Return the values in a dictionary that hold what variables hold, too, pickled, and add them to `shared`."""
+        """Return the pickled values in a dictionary that share objects with variables, and add them to `shared`."""
         names = [name for name, one in given.variables.items() if any(map(shared.knows, _within(one)))]
         found = {}
         for name, pickled, objects in self._pickled(given, names):
@@ -255,9 +254,9 @@ class Variables:
         return found
 
     def _made(self, module: Module, left: Iterable[str], changed: Mapping[str, bytes]) -> str:
-        """Return the name of a variable that holds what the module has made since, and a new start cannot set again.
+        """Name a variable with something that the module has created since and a new start cannot restore.
 
-        A pool, a connection, a writer. Other variables may say that it is there, as `ready = True` does.
+        A pool, a connection, a writer: other variables may say that it is there, as `ready = True` does.
         """
         apart = self._apart | self._apart_now
         new = [
@@ -284,7 +283,7 @@ class Variables:
             )
 
     def _name_lost(self, holder: Holder) -> None:
-        """Say once which variables that the script goes on to use have changed and are not kept."""
+        """Report once which variables that the script may still use have changed and are not kept."""
         for at in [at for at in self._lost - self._said if at[0] == holder.key]:
             if _goes_on(holder, at[1]):
                 self._said.add(at)
@@ -300,7 +299,7 @@ class Variables:
                 )
 
     def set_to(self, saved: Saved) -> None:
-        """Let variables be what they were when this was returned by `state` or `changed`."""
+        """Restore the variables to what they were when `state` or `changed` returned this."""
         values = dict(saved)
         shared = _shared_of(saved)
         held = set(shared["held"])
@@ -324,7 +323,7 @@ class Variables:
             self._table = table
 
     def _name(self, of: Object, left: Mapping[str, Any]) -> None:
-        """Say once which attributes begin anew after a stop: training has set them, and they cannot be kept."""
+        """Report once which attributes are lost at a stop: training has set them, and they cannot be kept."""
         for name, value in left.items():
             at = of.key, name
             if self._places.get(at) == id(value) or at in self._said or id(value) in self._apart:
@@ -350,7 +349,7 @@ class Variables:
             if self._is_another_definition(at, variables[name]) and _goes_on(holder, name):
                 try:
                     yield name, pickle.dumps(Packed("pickled", pickle.dumps(variables[name]))), []
-                except Exception:  # a lambda, or a function within another one
+                except Exception:  # a lambda, or a nested function
                     self._lost.add(at)
                 continue
             packing = self._packing(beside)
@@ -369,12 +368,12 @@ class Variables:
         return Packing(self._apart | self._apart_now, beside, large, self._numbers, self._bases)
 
     def _is_another_definition(self, at: tuple[Key, str], value: Any) -> bool:
-        """True of a function or class in place of what was there when the loop began, such as another loss."""
+        """Return whether a function or class, such as a loss, is not the one of when the loop began."""
         defined = _defined_by(value)
         return defined is not None and self._defined.get(at) != defined
 
     def _pickled_whole(self, at: tuple[Key, str], value: Any) -> tuple[bytes, Objects] | None:
-        """Return a variable that has changed with the large tensors and arrays in it; None if that is too much."""
+        """Return a changed variable with the large tensors and arrays in it, pickled; None if that is too much."""
         packing = self._packing(large=True)
         pickled, objects = _pickled_or_left(value, packing)
         if not pickled or packing.left:
@@ -405,9 +404,9 @@ class Variables:
 
 
 class Shared:
-    """Knows which objects several variables hold when they are saved. Add all variables, `close` it, then ask.
+    """Tracks which objects several variables share when they are saved. Add all variables, `close` it, then query.
 
-    `first`: which places had one object when the loop began. `places`: which object each variable held then.
+    `first`: which places shared an object when the loop began. `places`: which object each variable held then.
     """
 
     def __init__(self, first: Mapping[Ref, Ref], places: Mapping[At, int]) -> None:
@@ -430,18 +429,18 @@ class Shared:
             self._held.add(at)
 
     def knows(self, one: Any) -> bool:
-        """True of an object that is in one of the variables, or is one."""
+        """Return whether this object is one of the variables, or in one."""
         return self._now.knows(one)
 
     def close(self) -> None:
-        """Take what holds another object than at the beginning for changed, although that looks the same."""
+        """Count what holds another object than at the beginning as changed, even if that looks the same."""
         self._groups = self._now.shared()
         unchanged = self._objects.keys() - self.changed
         others = shared_otherwise(self._first, first_places(self._groups), unchanged)
         self.changed.update(at for at, number in others if number or at not in self._held)
 
     def leave_out(self, variables: Iterable[At]) -> None:
-        """Leave out what has changed and is not saved."""
+        """Exclude variables that have changed and are not saved."""
         self._out.update(variables)
 
     def state(self) -> dict[str, Any]:
@@ -457,14 +456,14 @@ class Shared:
 
 
 def _shared_of(saved: Saved) -> dict[str, Any]:
-    """Return what `Shared` returned; checkpoints of older versions have nothing of it."""
+    """Return what `Shared` returned; checkpoints of older versions have none of it."""
     pickled = dict(saved).get(SHARED)
     found: dict[str, Any] = pickle.loads(pickled[""]) if pickled else {"groups": [], "held": set(), "unchanged": {}}
     return found
 
 
 def _within(value: Any) -> Iterator[Any]:
-    """Yield the lists, dictionaries, arrays and objects of the script in a value, and itself."""
+    """Yield a value and the lists, dictionaries, arrays and script objects in it."""
     todo = [value]
     seen: set[int] = set()
     while todo and len(seen) < MOST_ITEMS:
@@ -483,24 +482,24 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 def _arrays_held(holders: Iterable[Holder]) -> set[int]:
-    """Return identities of the arrays and tensors that variables, attributes and given dictionaries hold."""
+    """Return the identities of arrays and tensors held by variables, attributes and given dictionaries."""
     return {id(value) for holder in holders for _, value in places(holder) if _is_array(value)}
 
 
 def _goes_on(holder: Holder, name: str) -> bool:
-    """True if the script may still use what this variable holds now."""
+    """Return whether the script may still use what this variable holds now."""
     return not isinstance(holder, Frame) or is_read(holder.frame, name)
 
 
 def _defined_by(value: Any) -> tuple[Any, ...] | None:
-    """Return what a function or class has in common with all that the same lines define; None for all else."""
+    """Return what identifies the source lines of a function or class; None for anything else."""
     if not issubclass(type(value), (type, FunctionType, BuiltinFunctionType)):
         return None
     return value.__module__, value.__qualname__, id(getattr(value, "__code__", None))
 
 
 def _is_whole(packed: Any) -> bool:
-    """True of what can be made again where nothing is: no part of it is left as the script makes it."""
+    """Return whether it can be recreated from nothing: no part of it is left to the script."""
     if isinstance(packed, Packed):
         return packed.kind != AS_IT_IS.kind and (packed.kind == "plain" or _is_whole(packed.value))
     if isinstance(packed, dict):
@@ -523,26 +522,26 @@ def _is_definition(value: Any) -> bool:
 
 
 def _parameters_of(part: Any) -> Iterator[Any]:
-    """Yield the parameters of a module of PyTorch: a list of them, or one, is no variable of its own."""
+    """Yield the parameters of a PyTorch module: a list of them, or a single one, is not a variable of its own."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(part, torch.nn.Module):
         yield from part.parameters()
 
 
 def _pickled_or_left(value: Any, packing: Packing) -> tuple[bytes, Objects]:
-    """Return a variable as it can be set again, b"" for what is not kept, and the objects in it by their numbers.
+    """Return a variable in restorable form, b"" if it is not kept, and the objects in it by their numbers.
 
-    What is left out is `left` in the packing.
+    What is left out is in the packing's `left`.
     """
     try:
         packed, objects = _pack_whole(value, packing)
         return (b"", ()) if packed.kind in (AS_IT_IS.kind, NAMED) else (pickle.dumps(packed), objects)
-    except Exception:  # it holds too much, or the script's own objects raise when they are looked at
+    except Exception:  # it holds too much, or the script's own objects raise when inspected
         return b"", ()
 
 
 def _fingerprint(value: Any) -> tuple[Any, ...]:
-    """Return what is another one once a list has other items, or a tensor or an array other numbers."""
+    """Return a value that differs once a list has other items, or a tensor or an array other numbers."""
     if _is_array(value):
         try:
             return id(value), digest_of_array(value) if type(value).__name__ == "ndarray" else TensorNow(value)
@@ -554,7 +553,7 @@ def _fingerprint(value: Any) -> tuple[Any, ...]:
         return id(value.__self__), value.__func__
     if (defined := _defined_by(value)) is not None:
         return defined
-    if not _collects(value):  # of JAX: each step makes it anew
+    if not _collects(value):  # of JAX: each step recreates it
         return (id(value),)
     items = value.values() if isinstance(value, dict) else value
     return len(value), *(id(one) for one in itertools.islice(items, MOST_LOOKED_AT))
@@ -565,10 +564,10 @@ def _digest(pickled: bytes) -> bytes:
 
 
 class Packing:
-    """What is known while a variable is packed: what is kept in another way, and how much may still come.
+    """State while a variable is packed: what is kept elsewhere, and how much more may come.
 
-    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, things of libraries,
-    `large` tensors and arrays. `parts`: the numbers of parts of the training, by identity, which are among those that
+    `beside`: an object of which a library keeps a part. Nobody else keeps what it holds: modules, library objects,
+    `large` tensors and arrays. `parts`: the numbers of the training's parts, by identity, which are among those that
     are `apart`. `bases`: identities of arrays that others may be views of.
     """
 
@@ -586,30 +585,30 @@ class Packing:
         self.beside = beside
         self.large = beside or large
         self.room, self.bytes = MOST_ITEMS, MOST_ALL_BYTES
-        self.left: list[Any] = []  # what is not kept, of what scripts collect values in
+        self.left: list[Any] = []  # what is not kept, of types in which scripts collect values
         self.unknown: list[Any] = []  # objects whose class is not found by its name
         self._known: dict[type, bool] = {}
         self._numbers: dict[int, int] = {}
-        self._looked_at: list[Any] = []  # by number; that none takes the identity of one that is gone
+        self._looked_at: list[Any] = []  # by number; keeps them alive, so that no `id` is reused
         self._asked_again: set[int] = set()
         self.dropped: set[int] = set()  # objects that are not kept
 
     def knows(self, kind: type) -> bool:
-        """True of a class that is found by its name; each call of a function makes another one of that name."""
+        """Return whether a class is found by its name; a function creates another one of that name at each call."""
         if kind not in self._known:
             found = _class(kind.__module__, kind.__qualname__)
             self._known[kind] = found is kind or (found is not None and LOCALS in kind.__qualname__)
         return self._known[kind]
 
     def begin(self, value: Any) -> int:
-        """Return the number of an object that has not come before, and count it as one that is looked at."""
+        """Number an object that has not occurred before, and count it as inspected."""
         number = len(self._looked_at)
         self._looked_at.append(value)
         self._numbers[id(value)] = number
         return number
 
     def again(self, value: Any) -> Packed | None:
-        """Return what stands for an object that has come before."""
+        """Return the reference to an object that has occurred before; None if it has not."""
         number = self._numbers.get(id(value))
         if number is None:
             return None
@@ -617,7 +616,7 @@ class Packing:
         return Packed(AGAIN, None, None, number)
 
     def drop(self, value: Any, kept: bool) -> None:
-        """Take back the number of what has no identity, or is not `kept`."""
+        """Withdraw the number of what has no identity, or is not `kept`."""
         self._numbers.pop(id(value), None)
         if not kept:
             self.dropped.add(id(value))
@@ -627,33 +626,33 @@ class Packing:
         return [(number, self._looked_at[number]) for number in self._numbers.values()]
 
     def another(self) -> Packing:
-        """Return one for another try, which knows what is not kept."""
+        """Return a packing for another try, which knows what is not kept."""
         found = Packing(self.within | self.dropped, self.beside, self.large, self.parts, self.bases)
         found.left = self.left
         found.unknown = self.unknown
         return found
 
     def needs_another_try(self) -> bool:
-        """True where something that is kept refers to what is not, as was found out later."""
+        """Return whether something kept refers to what turned out later not to be."""
         return bool(self._asked_again & self.dropped)
 
     def take(self, items: int) -> None:
-        """Count what is packed. Raises ValueError where that is too much."""
+        """Count what is packed. Raises ValueError if that is too much."""
         self.room -= items
         if self.room < 0:
             raise ValueError("too large")
 
     def take_bytes(self, count: int) -> None:
-        """Count the bytes of a tensor or an array. Raises ValueError where they are too many."""
+        """Count the bytes of a tensor or an array. Raises ValueError if they are too many."""
         self.bytes -= count
         if self.bytes < 0:
             raise ValueError("too large")
 
 
 def copies(values: Mapping[Any, Any]) -> dict[Any, Packed]:
-    """Return copies of what is small in a dictionary, AS_IT_IS for all else.
+    """Return copies of what is small in a dictionary, AS_IT_IS for everything else.
 
-    A view of another array in it is copied with that, so that it stays one, or not at all.
+    A view of another array in it is copied with its base, so that it stays one, or not at all.
     """
     found = {}
     bases = {id(value) for value in values.values() if _is_array(value)}
@@ -663,20 +662,23 @@ def copies(values: Mapping[Any, Any]) -> dict[Any, Packed]:
             of_large = base is not None and id(base) in bases and _bytes_of(base) > MOST_BYTES
             is_large = of_large or _jax_bytes(value) > MOST_BYTES
             found[key] = AS_IT_IS if is_large else pack(value, Packing(set(), bases=bases))
-        except Exception:  # it is too large, or an object of the script's own cannot be looked at
+        except Exception:  # too large, or an object of the script's own cannot be inspected
             found[key] = AS_IT_IS
     return found
 
 
 def refill(values: dict[Any, Any], kept: Mapping[Any, Packed]) -> None:
-    """Let a dictionary hold what it held when these `copies` were made; lists in it stay the same objects."""
+    """Restore a dictionary to what it held when these `copies` were made; lists in it stay the same objects."""
     again = {key: unpack(one, values.get(key, MISSING)) for key, one in kept.items()}
     values.clear()
     values.update({key: one for key, one in again.items() if one is not MISSING})
 
 
 def refill_in_place(values: dict[Any, Any], new: Mapping[Any, Any]) -> None:
-    """Let a dictionary hold these; lists, arrays and the like in it stay the same objects, which variables may hold."""
+    """Make a dictionary hold these.
+
+    Lists, arrays and the like in it stay the same objects, since variables may hold them, too.
+    """
     stay = {key: one for key, one in new.items() if _fits_into(one, values.get(key))}
     linked = _tensors_of_shared_memory(stay, values)
     stay = {key: one for key, one in stay.items() if key not in linked}
@@ -691,10 +693,10 @@ def refill_in_place(values: dict[Any, Any], new: Mapping[Any, Any]) -> None:
 
 
 def _tensors_of_shared_memory(new: Mapping[Any, Any], there: Mapping[Any, Any]) -> dict[Any, bool]:
-    """Fill tensors of PyTorch that are views of one memory, where those that are there are the same views of one.
+    """Fill PyTorch tensors that are views of one storage, where the present ones are the same views of one.
 
-    Return the keys of all that share memory, and which of them were filled: the others are to be taken as they are,
-    since what is there would be changed by way of another one.
+    Return the keys of all that share a storage, and whether each was filled: the others must be taken as they are,
+    since what is there would be changed through another one.
     """
     tensors = [key for key, one in new.items() if type(one).__name__ == "Tensor" and _is_array(one)]
     saved_groups = _groups_of_memory({key: new[key] for key in tensors})
@@ -711,7 +713,7 @@ def _tensors_of_shared_memory(new: Mapping[Any, Any], there: Mapping[Any, Any]) 
 
 
 def _groups_of_memory(tensors: Mapping[Any, Any]) -> dict[Any, list[Any]]:
-    """Return by key the keys of all tensors in the same memory."""
+    """Map each key to the keys of all tensors in the same storage."""
     groups: dict[Any, list[Any]] = {}
     group_of = {}
     for key, one in tensors.items():
@@ -721,7 +723,7 @@ def _groups_of_memory(tensors: Mapping[Any, Any]) -> dict[Any, list[Any]]:
 
 
 def _memory_of(tensor: Any) -> Any:
-    """Return what is alike of tensors in one memory; what is like no other's of one without, such as a sparse one."""
+    """Return a key that is equal for tensors in one storage; a unique one if there is none, as for a sparse tensor."""
     try:
         storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
         return storage.data_ptr() or id(tensor)
@@ -734,7 +736,7 @@ def _place_of(tensor: Any) -> tuple[Any, ...]:
 
 
 def _fits_into(value: Any, there: Any) -> bool:
-    """True of what can be put into the object that is there: one of its type that can be changed, and not of JAX."""
+    """Return whether it can be written into the present object: of the same mutable type, and not JAX's."""
     if type(value) is not type(there) or _jax_bytes(value):
         return False
     if type(value).__name__ == "Tensor" and _is_array(value):
@@ -743,7 +745,7 @@ def _fits_into(value: Any, there: Any) -> bool:
 
 
 def _pack_whole(value: Any, packing: Packing) -> tuple[Packed, Objects]:
-    """Return what `pack` returns, in which nothing refers to what is not kept, and the objects by their numbers."""
+    """Return what `pack` returns, with nothing that refers to what is not kept, and the objects by their numbers."""
     packed = pack(value, packing)
     while packing.needs_another_try():
         packing = packing.another()
@@ -752,13 +754,13 @@ def _pack_whole(value: Any, packing: Packing) -> tuple[Packed, Objects]:
 
 
 def pack(value: Any, packing: Packing) -> Packed:
-    """Return a copy that can be pickled; AS_IT_IS for what the script makes itself, as a model or a file."""
+    """Return a picklable copy; AS_IT_IS for what the script itself recreates, such as a model or a file."""
     kind = type(value)
-    if issubclass(kind, ModuleType):  # one that waits to be used would load if it were asked for anything
+    if issubclass(kind, ModuleType):  # a lazy one would load if any attribute were read
         return AS_IT_IS
     if kind in PLAIN or isinstance(value, (enum.Enum, pathlib.PurePath)):
         return Packed("plain", value)
-    if id(value) in packing.within:  # also within itself, where it has no number
+    if id(value) in packing.within:  # even within itself, where it has no number
         number_of_part = packing.parts.get(id(value))
         return (
             AS_IT_IS if number_of_part is None else Packed(PART, number_of_part, (kind.__module__, kind.__qualname__))
@@ -778,7 +780,7 @@ def pack(value: Any, packing: Packing) -> Packed:
 
 
 def _pack_within(value: Any, packing: Packing) -> Packed:
-    """Pack what is made with all that it holds, so that it cannot hold itself."""
+    """Pack what is created with all its content, so that it cannot contain itself."""
     packing.within.add(id(value))
     try:
         return _pack_left(value, packing)
@@ -797,7 +799,7 @@ def _pack_left(value: Any, packing: Packing) -> Packed:
 
 
 def _holds_files(value: Any, depth: int = 3) -> bool:
-    """True of a list or dictionary with files in it: the script opens them again, and what they hold is kept."""
+    """Return whether a list or dictionary holds files: the script reopens them, and their content is kept."""
     if issubclass(type(value), io.IOBase) or type(value).__module__ == "_csv":
         return True
     if depth == 0 or not (type(value) in ITEMS or type(value) in MAPPINGS):
@@ -853,7 +855,7 @@ def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a class of this name, also one that the script knows by another; None if there is none."""
+    """Return the class of this name, even if the script knows it by another; None if there is none."""
     found: Any = sys.modules.get(module)
     path = name
     if LOCALS in name:
@@ -869,10 +871,10 @@ def _class(module: str, name: str) -> Any:
 
 
 def _local_class(module: str, name: str) -> Any:
-    """Return a class that is defined in a function of the script that still runs; None if there is none."""
+    """Return a class defined in a function of the script that still runs; None if there is none."""
     for scope in scopes()[::-1]:
         for value in list(scope.variables.values()):
-            kind: Any = type(value)  # of what it holds, or one that it holds
+            kind: Any = type(value)  # that of a value, or a value itself
             if issubclass(kind, type):
                 kind = value
             if (kind.__module__, kind.__qualname__) == (module, name):
@@ -922,7 +924,7 @@ def _pack_array(value: Any, packing: Packing) -> Packed | None:
 
 
 def _pack_view(value: Any, packing: Packing) -> Packed | None:
-    """Pack an array or tensor that is a part of another one, which a variable holds, or which is a parameter."""
+    """Pack an array or tensor that is a view of a parameter, or of another one that a variable holds."""
     base = _base_of(value)
     if base is None or not (id(base) in packing.bases or id(base) in packing.within):
         return None
@@ -930,19 +932,19 @@ def _pack_view(value: Any, packing: Packing) -> Packed | None:
     if copied is None or copied is AS_IT_IS:
         return copied
     if id(base) not in packing.within and _bytes_of(base) > MOST_BYTES and not packing.large:
-        packing.left.append(base)  # once that has changed it is kept with this
+        packing.left.append(base)  # once that has changed, it is kept with this one
         return copied
     packed_base = AS_IT_IS if id(base) in packing.within else pack(base, packing)
     return Packed("view", (packed_base, copied), _place_in(base, value))
 
 
 def _bytes_of(array: Any) -> int:
-    """Return the size of an array, or of a tensor of any version of PyTorch."""
+    """Return the size in bytes of an array, or of a tensor in any version of PyTorch."""
     return int(array.nbytes if type(array).__name__ == "ndarray" else array.numel() * array.element_size())
 
 
 def _base_of(value: Any) -> Any:
-    """Return the array in one piece, or the tensor, that this one is a view of; None if it is none."""
+    """Return the contiguous array, or the tensor, that this one is a view of; None if it is not a view."""
     if not _is_array(value):
         return None
     base = value.base if type(value).__name__ == "ndarray" else value._base
@@ -952,7 +954,7 @@ def _base_of(value: Any) -> Any:
 
 
 def _place_in(base: Any, view: Any) -> tuple[Any, ...]:
-    """Return offset, shape, strides and type of a view in its base."""
+    """Return offset, shape, strides and dtype of a view in its base."""
     if type(view).__name__ == "ndarray":
         at = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         return at, view.shape, view.strides, view.dtype
@@ -960,7 +962,7 @@ def _place_in(base: Any, view: Any) -> tuple[Any, ...]:
 
 
 def _pack_jax(value: Any, packing: Packing) -> Packed | None:
-    """Pack an array or a key of JAX, or what holds some and cannot be changed: each step makes it anew."""
+    """Pack a JAX array or key, or an immutable value that holds some: each step recreates it."""
     jax = sys.modules.get("jax")
     if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
         return None
@@ -973,9 +975,9 @@ def _pack_jax(value: Any, packing: Packing) -> Packed | None:
 
 
 def _pack_of_keras(value: Any, packing: Packing) -> Packed:
-    """Pack a tensor of TensorFlow, or the variables of Keras in a model, a metric, an optimizer; AS_IT_IS for others.
+    """Pack a TensorFlow tensor, or the Keras variables of a model, metric or optimizer; AS_IT_IS for others.
 
-    Those that are kept in another way are left out.
+    Those that are kept elsewhere are left out.
     """
     if keras_values.is_tensor(value):
         if value.shape.num_elements() * value.dtype.size > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
@@ -994,13 +996,13 @@ def _pack_of_keras(value: Any, packing: Packing) -> Packed:
 
 
 def _jax_bytes(value: Any) -> int:
-    """Return the size of all arrays in a value of JAX."""
+    """Return the size in bytes of all arrays in a JAX value."""
     jax = sys.modules.get("jax")
     return sum(getattr(one, "nbytes", 0) for one in jax.tree_util.tree_leaves(value)) if jax else 0
 
 
 def _is_frozen(value: Any) -> bool:
-    """True for states of optax, TrainStates of Flax, modules of Equinox."""
+    """Return whether it is an optax state, a Flax TrainState or an Equinox module."""
     kind, equinox = type(value), sys.modules.get("equinox")
     if equinox is not None and isinstance(value, equinox.Module):
         return True
@@ -1013,7 +1015,7 @@ def _pack_generator(value: Any) -> Packed | None:
     if type(value) is random.Random:
         return Packed("random.Random", value.getstate())
     if numpy is not None and isinstance(value, numpy.Generator):
-        # With the sequence of seeds from which it spawns others.
+        # Includes the seed sequence from which it spawns others.
         return Packed("numpy.Generator", value.bit_generator.__getstate__(), type(value.bit_generator).__name__)
     if numpy is not None and type(value) is numpy.SeedSequence:
         return Packed("plain", copy.deepcopy(value))
@@ -1027,7 +1029,7 @@ def _pack_generator(value: Any) -> Packed | None:
 def _pack_object(value: Any, packing: Packing) -> Packed:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name == "accelerate.accelerator.Accelerator":  # it counts the batches of a window of accumulation
+    if name == "accelerate.accelerator.Accelerator":  # it counts the batches of an accumulation window
         return Packed("attributes", {"step": Packed("plain", value.step)})
     of_library = not (is_own(kind) or name in OF_PYTHON or _is_plain(value))
     base = None if of_library else _base(kind)
@@ -1047,7 +1049,7 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
 
 
 def _pack_definition(value: Any, packing: Packing) -> Packed:
-    """Return what a function or class of the script keeps from one call to the next; its name where that is nothing."""
+    """Return what a script's function or class keeps between calls; its name if that is nothing."""
     values = kept_by_definition(value)
     packed = {name: pack(one, packing) for name, one in values.items()}
     if all(one is AS_IT_IS for one in packed.values()):
@@ -1057,16 +1059,16 @@ def _pack_definition(value: Any, packing: Packing) -> Packed:
 
 
 def _pack_named(value: Any, packing: Packing) -> Packed:
-    """Return a function or class by its name, as a variable may hold another one later; AS_IT_IS if it has none."""
+    """Return a function or class by its name, since a variable may hold another one later; AS_IT_IS if it has none."""
     try:
         return Packed(NAMED, pickle.dumps(value))
-    except Exception:  # a lambda, or a function within another one
+    except Exception:  # a lambda, or a nested function
         packing.left.append(value)
         return AS_IT_IS
 
 
 def _pack_method(value: MethodType, packing: Packing) -> Packed:
-    """Return a method with its object; AS_IT_IS where that is not kept here, and so may not be found again."""
+    """Return a method with its object; AS_IT_IS if that is not kept here, and so may not be found again."""
     owner = pack(value.__self__, packing)
     if owner.kind not in OWNERS or getattr(value.__self__, value.__name__, None) != value:
         packing.left.append(value)
@@ -1075,7 +1077,7 @@ def _pack_method(value: MethodType, packing: Packing) -> Packed:
 
 
 def kept_by_definition(value: Any) -> dict[tuple[str, str], Any]:
-    """Return variables of functions around it, attributes, and defaults of arguments; of a class, its attributes."""
+    """Return a function's closure variables, attributes and argument defaults; for a class, its attributes."""
     if isinstance(value, type):
         if not is_own(value) or isinstance(value, enum.EnumMeta):
             return {}
@@ -1096,18 +1098,18 @@ def _is_method(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """True of an object of a library that holds numbers and words only, as the meters of timm."""
+    """Return whether it is a library object with numbers and strings only, such as timm's meters."""
     values = vars(value).values() if hasattr(value, "__dict__") and not lives(value) else ()
     return bool(values) and all(type(one) in PLAIN for one in values)
 
 
 def _base(kind: type) -> Any:
-    """Return the type of Python that a class of the script is derived from; None for one that holds attributes only."""
+    """Return the built-in type from which a script's class is derived; None if it has attributes only."""
     return next((one for one in BASES if issubclass(kind, one)), None)
 
 
 def _held(base: Any, value: Any) -> Any:
-    """Return what an object of a class of the script holds, in the type of Python that it is derived from."""
+    """Return the content of an object of a script's class, in the built-in type from which that is derived."""
     if base is collections.deque:
         return base(value, value.maxlen)
     if base is collections.defaultdict:
@@ -1120,7 +1122,7 @@ def _held(base: Any, value: Any) -> Any:
 
 
 def _slots(kind: type) -> dict[str, Any]:
-    """Return the descriptors of attributes that have a slot in classes of the script, by their names."""
+    """Return the slot descriptors of the script's classes, by name."""
     return {
         name: one
         for each in reversed(kind.__mro__)
@@ -1131,7 +1133,7 @@ def _slots(kind: type) -> dict[str, Any]:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object of the script, those in slots, too."""
+    """Return the attributes of a script's object, including those in slots."""
     slots = {name: one.__get__(value) for name, one in _slots(type(value)).items() if _is_filled(one, value)}
     return {**slots, **getattr(value, "__dict__", {})}
 
@@ -1154,7 +1156,7 @@ def _set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _pack_of_library(value: Any) -> Packed:
-    """Return a thing of a library, as a table or a module that averages weights, pickled; AS_IT_IS where it lives."""
+    """Return a library object, such as a table or a weight-averaging module, pickled; AS_IT_IS if it `lives`."""
     torch: Any = sys.modules.get("torch")
     living: tuple[type, ...] = ()
     if torch is not None:
@@ -1166,14 +1168,14 @@ def _pack_of_library(value: Any) -> Packed:
 
 
 def lives(value: Any) -> bool:
-    """True of a part of the training or of the process, which is kept, or made again, elsewhere."""
+    """Return whether it is part of the training or of the process, and so kept, or recreated, elsewhere."""
     if issubclass(type(value), (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
         return True
     return type(value).__module__.partition(".")[0] in FRAMEWORKS or keras_values.is_of_keras(type(value))
 
 
 def _pickled_whole(value: Any, living: tuple[type, ...]) -> bytes:
-    """Return the pickle of a value. Raises PicklingError if it holds one of `living`, ValueError if it is large."""
+    """Return a value's pickle. Raises PicklingError if it holds one of `living`, ValueError if it is large."""
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, thing: Any) -> None:
@@ -1193,9 +1195,9 @@ class _Limited(io.BytesIO):
 
 
 def unpack(packed: Packed, is_there: Any = MISSING, table: Table | None = None) -> Any:
-    """Return the value, in the object that `is_there` where that is one of its kind, so that all who hold it see it.
+    """Return the value, filled into the object that `is_there` if of the same type, so that all its holders see it.
 
-    MISSING if it cannot be made, and is not there. `table`: what stands for objects that other values hold, too.
+    MISSING if it cannot be created and is not there. `table`: what stands for objects that other values share.
     """
     if packed.kind == AS_IT_IS.kind:
         return is_there
@@ -1238,7 +1240,7 @@ def _unpack_named_tuple(packed: Packed, _is_there: Any, table: Table) -> Any:
 
 
 def _container(more: tuple[Any, Any], is_there: Any) -> Any:
-    """Return the list, set or deque to fill; MISSING for what is made with what it holds."""
+    """Return the list, set or deque to fill; MISSING for types whose content is set at creation."""
     kind, most = more
     if kind in (tuple, frozenset):
         return MISSING
@@ -1299,7 +1301,7 @@ def _unpack_array(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _unpack_view(packed: Packed, is_there: Any, table: Table) -> Any:
-    """Return the view of what its base is now, the same object where it is one already; else a copy."""
+    """Return the view into its present base, the same object if it already is one; else a copy."""
     packed_base, copied = packed.value
     base_there = _base_of(is_there) if is_there is not MISSING else None
     base = unpack(packed_base, MISSING if base_there is None else base_there, table)
@@ -1314,7 +1316,7 @@ def _unpack_view(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _unpack_parameter(packed: Packed, is_there: Any, table: Table) -> Any:
-    """Return the parameter, in the one that is there, which its optimizer holds."""
+    """Return the parameter, filled into the present one, which its optimizer holds."""
     import torch
 
     device, requires_grad = packed.more
@@ -1345,7 +1347,7 @@ def _unpack_of_tensorflow(packed: Packed, _is_there: Any, _table: Table) -> Any:
 
 
 def _unpack_variables_of_keras(packed: Packed, is_there: Any, _table: Table) -> Any:
-    """Return the object that is there, whose variables are as they were; MISSING if it has others."""
+    """Return the present object with its variables restored; MISSING if it has others."""
     return is_there if is_there is not MISSING and keras_values.assign(is_there, packed.more, packed.value) else MISSING
 
 
@@ -1383,7 +1385,7 @@ def _unpack_torch_generator(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _is_of(more: tuple[str, str], is_there: Any) -> bool:
-    """True of an object of the class that has this module and name."""
+    """Return whether the object's class has this module and name."""
     return (type(is_there).__module__, type(is_there).__qualname__) == more
 
 
@@ -1406,7 +1408,7 @@ def _unpack_object(packed: Packed, is_there: Any, table: Table) -> Any:
 
 
 def _unpack_own(packed: Packed, is_there: Any, table: Table) -> Any:
-    """Return a list, a number or the like of a class of the script, with what it held and its attributes."""
+    """Return a list, a number or the like of a script's class, with its content and attributes."""
     attributes, packed_held = packed.value
     same = _is_of(packed.more, is_there)
     kind: Any = type(is_there) if same else table.find_class(packed.more, _class)
@@ -1513,13 +1515,13 @@ UNPACK: dict[str, Callable[[Packed, Any, Table], Any]] = {
 
 
 def is_read(frame: FrameType, name: str) -> bool:
-    """True if what the frame runs next may read the variable before it is set; a function within it may, too."""
+    """Return whether the frame may still read the variable before setting it; a nested function may, too."""
     code, module = frame.f_code, frame.f_locals is frame.f_globals
     if any(_reads(inner, name, module) for inner in code.co_consts if isinstance(inner, CodeType)):
         return True
     found = list(dis.get_instructions(code))
     at = {one.offset: number for number, one in enumerate(found)}
-    now = max(offset for offset in at if offset <= frame.f_lasti)  # which may be behind a call, in its cache
+    now = max(offset for offset in at if offset <= frame.f_lasti)  # which may be after a call, in its inline cache
     follow, seen = _next(found, at, at[now]), set()
     while follow:
         number = follow.pop()
@@ -1537,7 +1539,7 @@ def is_read(frame: FrameType, name: str) -> bool:
 
 
 def _next(found: list[dis.Instruction], at: Mapping[int, int], number: int) -> list[int]:
-    """Return the instructions that may come after this one."""
+    """Return the instructions that may follow this one."""
     one = found[number]
     jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
     follow = [at[one.argval]] if jumps else []
@@ -1547,11 +1549,11 @@ def _next(found: list[dis.Instruction], at: Mapping[int, int], number: int) -> l
 
 
 def _reads(code: CodeType, name: str, module: bool) -> bool:
-    """True if this function, or one in it, uses a variable of this name of the module, or of the function around it."""
+    """Return whether this function, or a nested one, uses this variable of the module or enclosing function."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
     if not module:
         used = name in code.co_freevars
-    else:  # an attribute of this name is another thing
+    else:  # an attribute of this name is something else
         used = name in code.co_names and any(
             one.argval == name and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in dis.get_instructions(code)
         )

@@ -1,8 +1,8 @@
-"""Notes at a save how far the files of the script are, as one more file of the checkpoint.
+"""Notes at a save how far the script's files have grown, as one more file of the checkpoint.
 
-Promises: what was written before the save is in the file, and its length is in the note, which is there if and only if
-the checkpoint is; a note costs as much as has changed since the last one. Called by `periodic.saver`, and earlier
-by adapters whose state is older than their save. Standard library, Python 3.8.
+Promises: what was written before the save is in the file, and its length is in the note, which exists if and only if
+the checkpoint does; a note costs as much as has changed since the last one. Called by `periodic.saver`, and earlier by
+adapters whose state is older than their save. Standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from typing import Any
 from reshape_hooks.files import watch as watching
 
 FILES = "script-files.pickle"  # in a checkpoint
-END = 4096  # bytes before the noted length by which a file is known again
-MOST_CONTENT, MOST_CONTENTS = 1 << 20, 8 << 20  # bytes of one file, of all that are written anew each time
+END = 4096  # bytes before the noted length that identify a file
+MOST_CONTENT, MOST_CONTENTS = 1 << 20, 8 << 20  # bytes of one file, and of all files that are rewritten each time
 MOST_OUTPUT = 256 << 20  # bytes of the command's redirected output that are kept twice
 BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 OF_EVENTS = "each start of this script begins a file of events in {}; TensorBoard shows them as one"
-QUEUED = ("torch.utils.tensorboard.writer", "tensorboardX.writer")  # whose SummaryWriter keeps events in a thread
+QUEUED = ("torch.utils.tensorboard.writer", "tensorboardX.writer")  # whose SummaryWriter queues events in a thread
 PACKED = (b"\x1f\x8b", b"PK", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x89HDF", b"SQLite", b"PAR1")
 DATES = ("%Y%m%d", "%Y-%m-%d", "%Y_%m_%d", "%d-%m-%Y", "%d%m%Y", "%b%d_")
 SECONDS = re.compile(r"\d{10}(?!\d)")
 
 
 def take(folder: str, durable: bool = True) -> bytes | None:
-    """Return the note of now for a checkpoint in this folder; None if there is nothing to note, as in a worker.
+    """Return the current note for a checkpoint in this folder; None if there is nothing to note, as in a worker.
 
-    `durable`: what is noted is on the disk, too, so that it outlives a failure of the machine, as the checkpoint does.
+    `durable`: force what is noted to disk, too, so that it survives a machine failure, as the checkpoint does.
     """
     watch = watching.this()
     if watch is None:
         return None
     if watch.replay is not None:
         passed: bytes | None = watch.replay.passed.get(os.path.abspath(folder))
-        if passed is not None:  # a training that had ended is saved once more, and the script is not yet at its place
+        if passed is not None:  # a finished training is saved once more, before the script has reached its place
             return passed or None
         watch.replay.give_up()
     with watch.ours():
@@ -73,7 +73,7 @@ def take(folder: str, durable: bool = True) -> bytes | None:
 
 
 class OpenFile:
-    """A regular file that this process has open for writing. `at`: where the next byte goes."""
+    """A regular file that this process has open for writing. `at`: the offset of the next byte."""
 
     __slots__ = ("append", "at", "number", "numbers", "path", "size")
 
@@ -83,7 +83,7 @@ class OpenFile:
 
 
 def open_files(process: str = "self") -> dict[tuple[int, int], OpenFile]:
-    """Return the regular files that a process has open for writing, by device and number."""
+    """Return the regular files that a process has open for writing, by device and inode."""
     found: dict[tuple[int, int], OpenFile] = {}
     folder = f"/proc/{process}"
     for name in sorted(map(int, os.listdir(f"{folder}/fd"))):
@@ -109,14 +109,14 @@ def open_files(process: str = "self") -> dict[tuple[int, int], OpenFile]:
 
 
 def flush(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
-    """Bring to the files what the script has written. `held`: those that are open, which tell if there are new ones."""
+    """Flush what the script has written. `held`: the open files, by which new ones are detected."""
     key = {(place, tuple(one.numbers)) for place, one in held.items()}
     known = [one() for one in watch.writers[1]]
     if watch.writers[0] != key or None in known:
-        known = sorted(writers(), key=lambda one: type(one) in BUFFERED[1:])  # text first: it goes to a buffer of bytes
+        known = sorted(writers(), key=lambda one: type(one) in BUFFERED[1:])  # text first: it flushes into bytes
         watch.writers = key, [weakref.ref(one) for one in known]
     for one in known:
-        with contextlib.suppress(Exception):  # one that is closed, or is only read
+        with contextlib.suppress(Exception):  # closed, or read-only
             one.flush()
 
 
@@ -130,24 +130,24 @@ def writers() -> Iterator[Any]:
 
 
 def end_of(file: Any, length: int) -> int:
-    """Return a number for the last bytes before this length."""
+    """Return a checksum of the last bytes before this length."""
     begin = max(0, length - END)
     file.seek(begin)
     return zlib.crc32(file.read(length - begin))
 
 
 def output_copy(watch: watching.Watch, path: str) -> str:
-    """Return where the redirected output is kept beside the checkpoints."""
+    """Return the path of the redirected output's copy, beside the checkpoints."""
     return os.path.join(watch.checkpoints, f"output-{zlib.crc32(os.fsencode(path)):08x}")
 
 
 def made_list(watch: watching.Watch) -> str:
-    """Return the list of paths that this training has made, beside the checkpoints."""
+    """Return the path of the list of paths that this training has created, beside the checkpoints."""
     return os.path.join(watch.checkpoints, f"made-{zlib.crc32(repr(watch.who).encode()):08x}")
 
 
 def keep_made(watch: watching.Watch) -> None:
-    """Write down each path that is made from now on, as soon as it is: a process that is killed cannot tell."""
+    """Record each path from now on as soon as it is created: a killed process cannot tell."""
     if watch.made is not None:
         return
     try:
@@ -210,7 +210,7 @@ def _entry(path: str, status: os.stat_result, known: Any, one: Any, last: Any, r
 
 
 def _output(watch: watching.Watch, one: OpenFile) -> dict[str, Any]:
-    """Note the command's redirected output; keep a copy where a shell would empty the file at the next start."""
+    """Note the command's redirected output; keep a copy if a shell would truncate the file at the next start."""
     with open(one.path, "rb") as file:
         end = end_of(file, one.size)
         kept = output_copy(watch, one.path)
@@ -228,7 +228,7 @@ def _add_to_copy(file: Any, kept: str, size: int) -> bool:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         with open(kept, "ab") as copy:
             have = copy.tell()
-            if have > size:  # of a run whose output was another
+            if have > size:  # from a run with another output
                 copy.truncate(0)
                 have = 0
             file.seek(have)
@@ -245,12 +245,12 @@ def _add_to_copy(file: Any, kept: str, size: int) -> bool:
 
 
 def holds_events(path: str) -> bool:
-    """True of a file that TensorBoard reads: the library names it by the time, at each start another one."""
+    """Return whether TensorBoard reads this file: the library names it by time, differently at each start."""
     return os.path.basename(path).startswith("events.out.tfevents")
 
 
 def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
-    """Say what is not known of files that libraries have open, such as a data base or events for TensorBoard."""
+    """Report what is unknown about files that libraries have open, such as a database or events for TensorBoard."""
     for place, one in held.items():
         path, folder = one.path, os.path.dirname(one.path)
         ours = place in watch.inherited or path in watch.files or watch.skips(path) or folder in watch.libraries
@@ -268,7 +268,7 @@ def _warn_of_libraries(watch: watching.Watch, held: Mapping[tuple[int, int], Ope
 
 
 def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
-    """Say before the first stop what will not be as if there had been none."""
+    """Report before the first stop what will differ from a run without one."""
     for path, entry in entries.items():
         if entry["kind"] in ("in places", "packed") and not entry["output"]:
             watching.say(

@@ -1,12 +1,11 @@
-"""Puts the files of a script to what they were at the checkpoint from which its training goes on.
+"""Restores a script's files to what they were at the checkpoint from which its training resumes.
 
-A script that is started again does once more what it does before it trains: it opens its logs with "w", makes folders,
-empties them. Until its training has been resumed that is a replay of what it has done already. Promises: a file or
-folder that this training made in an earlier generation is neither emptied nor removed by the replay; when the training
-is resumed each file is as it was at that checkpoint, and what the script has open goes on behind it; a process that is
-killed in between leaves the next one all that it found; what another process writes, or what is not as it was noted, is
-left as it is, with a sentence. Called by `watch` at the start, and by adapters (`resumed`). Standard library,
-Python 3.8.
+A restarted script repeats what it does before it trains: it opens its logs with "w", creates folders, empties them.
+Until its training has resumed, that is a replay of what it has done already. Promises: a file or folder that this
+training created in an earlier generation is neither emptied nor removed by the replay; when the training resumes, each
+file is as it was at that checkpoint, and what the script has open continues from there; a process killed in between
+leaves the next one everything that it found; what another process writes, or what differs from the note, is left as it
+is, with a sentence. Called by `watch` at the start, and by adapters (`resumed`). Standard library, Python 3.8.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from reshape_hooks import plain
 from reshape_hooks.files import note as noting
 from reshape_hooks.files import watch as watching
 
-DEEP = 3  # folders below that of the checkpoints in which trainings have theirs
+DEEP = 3  # levels below the checkpoint folder at which trainings have theirs
 BACK = 1 << 20  # bytes copied at once
-RENAME = os.rename  # as it is without our guard
+RENAME = os.rename  # without our guard
 
 
 class Changed(Exception):
-    """A file is not to be touched; the one argument is the reason, for a sentence."""
+    """Raised when a file must not be touched; the argument is the reason, for a sentence."""
 
 
 def begin(watch: watching.Watch) -> None:
-    """Protect what this script has written in earlier generations, if there is a checkpoint of it."""
+    """Protect what this script has written in earlier generations, if a checkpoint of it exists."""
     notes = list(_notes(watch.checkpoints))
     ended = _ended(watch)
     own = [
         (found["order"], path, found)
         for path, found in notes
-        # The same command again without a restart between them: what the first one has made is as without us.
+        # The same command again without a restart in between: what the first one has created is not protected.
         if found["who"] == watch.who and not (found["order"][0] == watch.generation and os.path.dirname(path) in ended)
     ]
     if not own:
@@ -59,7 +58,7 @@ def begin(watch: watching.Watch) -> None:
 
 
 def resumed(saved: plain.Saved | None) -> None:
-    """The training is at the place of this checkpoint: put the files there, too. Without one it begins anew."""
+    """Restore the files as the training resumes at this checkpoint. None: it begins anew."""
     watch = watching.this()
     if watch is None or watch.replay is None or saved is None:
         return
@@ -68,7 +67,7 @@ def resumed(saved: plain.Saved | None) -> None:
 
 
 def left_alone() -> None:
-    """This training is not resumed: what it writes now is its own."""
+    """Note that this training is not resumed: what it writes now is its own."""
     watch = watching.this()
     if watch is not None and watch.replay is not None:
         with watch.ours():
@@ -76,9 +75,9 @@ def left_alone() -> None:
 
 
 def not_yet_made() -> frozenset[str]:
-    """Return the folders of earlier generations that this start of the script has not made again yet.
+    """Return the folders of earlier generations that this start of the script has not created again yet.
 
-    To it they are not there: a script, or a library, that numbers its folders gives them the same numbers again.
+    It does not see them yet: a script, or a library, that numbers its folders then gives them the same numbers again.
     """
     watch = watching.this()
     replay = watch.replay if watch is not None else None
@@ -86,33 +85,33 @@ def not_yet_made() -> frozenset[str]:
 
 
 def aside(path: str) -> str:
-    """Return where a file of an earlier generation stays while the script begins."""
+    """Return where a file of an earlier generation stays while the script starts."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.reshape-kept")
 
 
 class Replay:
-    """What a process protects until its training is resumed. `folder`: of the checkpoints of the newest note."""
+    """What a process protects until its training resumes. `folder`: that of the newest note's checkpoints."""
 
     def __init__(self, watch: watching.Watch, folder: str, newest: dict[str, Any], shared: set[str]) -> None:
         self.watch, self.folder, self.newest = watch, _on_disk(folder, watch), newest
         self.files = {path: entry for path, entry in newest["files"].items() if path not in shared}
         self.shared = [path for path in newest["files"] if path in shared]
         self.folders = set(newest["folders"])
-        self.again: set[str] = set()  # of these, which the script has asked for again
-        self.passed: dict[str, bytes] = {}  # notes of trainings that had ended, by folder of checkpoints; empty: none
+        self.again: set[str] = set()  # those of them that the script has requested again
+        self.passed: dict[str, bytes] = {}  # notes of finished trainings, by checkpoint folder; empty: none
 
     def put_back(self) -> None:
-        """Undo what a process has put aside that was killed before its training was resumed."""
+        """Move back what a process put aside that was killed before its training resumed."""
         for path in self.files:
             if os.path.lexists(aside(path)):
                 with contextlib.suppress(OSError):
                     os.replace(aside(path), path)
 
-    # While the script begins
+    # While the script starts
 
     def put_aside(self, path: str) -> None:
-        """The script is about to empty this file. Raises OSError where it would be lost."""
+        """Put a file aside that the script is about to empty. Raises OSError if it would be lost."""
         if path not in self.files or os.path.lexists(aside(path)):
             return
         try:
@@ -123,7 +122,7 @@ class Replay:
             ) from error
 
     def guard(self) -> None:
-        """Let calls that make or remove what is there from an earlier generation do nothing, until it is resumed."""
+        """Turn calls that create or remove what an earlier generation left into no-ops until the training resumes."""
         for module, name, passes in (
             (os, "mkdir", self._is_made_again), (os, "rmdir", self._is_made), (os, "remove", self._is_file),
             (os, "unlink", self._is_file), (shutil, "rmtree", self._holds), (os, "rename", self._is_file),
@@ -165,7 +164,7 @@ class Replay:
     # When it is resumed
 
     def resumed(self, checkpoint: str) -> None:
-        """Put all files to what was noted in this checkpoint, if it is the newest of this script."""
+        """Restore all files to what this checkpoint noted, if it is the newest of this script."""
         found = _read(checkpoint)
         here = _on_disk(os.path.dirname(checkpoint), self.watch)
         same = here == self.folder
@@ -234,7 +233,7 @@ class Replay:
             self._bring_back(kept, path, os.path.getsize(kept), entry["at"])
 
     def _cut(self, path: str, entry: dict[str, Any], others: _Others) -> None:
-        """Take out what was written after the checkpoint: it is done again."""
+        """Truncate what was written after the checkpoint: it is repeated."""
         size = entry["size"]
         if not _begins_as_noted(path, entry):
             raise Changed("it is not as it was when the training was saved")
@@ -247,7 +246,7 @@ class Replay:
         os.truncate(path, size)
 
     def _bring_back(self, kept: str, path: str, size: int, at: int) -> None:
-        """Put the file of before in place of the one that the script has begun anew."""
+        """Put the earlier file in place of the one that the script has begun anew."""
         ours = _ours(path)
         if ours is None and not _mapped(path):
             os.replace(kept, path)
@@ -275,7 +274,10 @@ class Replay:
         _go_on_at(path, size)
 
     def _undo_what_came_later(self, found: dict[str, Any]) -> None:
-        """What was begun behind the checkpoint is begun again: files that grow are removed, folders are made again."""
+        """Undo what began after the checkpoint and will be repeated.
+
+        Growing files are removed; folders may be created again.
+        """
         path = noting.made_list(self.watch)
         with contextlib.suppress(OSError, ValueError, SyntaxError):
             with open(path, encoding="ascii") as file:
@@ -297,7 +299,7 @@ class Replay:
                 _make_again(self.watch, again)
 
     def _name_what_moved(self, found: dict[str, Any]) -> None:
-        """Say where a script that names files by the time has gone on in another one."""
+        """Report where a script that names files by time has continued in another one."""
         before = {path for path, entry in found["files"].items() if entry["held"] and not entry["output"]}
         now = {one.path for one in noting.open_files().values()} & set(self.watch.files)
         gone, new = sorted(before - now), sorted(now - set(found["files"]))
@@ -311,21 +313,21 @@ class Replay:
     # When it is not
 
     def give_up(self) -> None:
-        """The training is not resumed: keep what was put aside under another name."""
+        """Keep what was put aside under another name, as the training is not resumed."""
         self._end()
         for path in self.files:
             if os.path.lexists(aside(path)):
                 self._leave(path, "this training was begun anew")
 
     def at_exit(self) -> None:
-        """The script ends and nothing was resumed: after a fault all is as it was before it was started."""
+        """Handle the script's end without a resume: after an error, restore everything as before its start."""
         if self.watch.replay is self and self.watch.pid == os.getpid():
             with self.watch.ours():
                 self._end()
                 if hasattr(sys, "last_type"):
                     self.put_back()
                     return
-                for path in filter(os.path.lexists, map(aside, self.files)):  # the next generation puts it back
+                for path in filter(os.path.lexists, map(aside, self.files)):  # the next generation moves it back
                     watching.say(self.watch, f"what was written before this start is in {path}")
 
     def _end(self) -> None:
@@ -345,9 +347,9 @@ class Replay:
 
 
 class Late:
-    """Files that were open at the checkpoint and that the script opens again only now, while it trains.
+    """Files open at the checkpoint that the script reopens only now, while it trains.
 
-    It empties them by that, as it did the first time: they are put aside, and joined with what is new at the next save.
+    Reopening empties them, as the first time: they are put aside, and joined with the new content at the next save.
     """
 
     def __init__(self, watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
@@ -356,17 +358,17 @@ class Late:
             path for path, entry in entries.items()
             if entry["held"] and entry["kind"] == "grows" and not entry["output"] and _ours(path) is None
         }  # fmt: skip
-        self.begun: list[str] = []  # anew
+        self.begun: list[str] = []  # from scratch
 
     def opens(self, path: str) -> None:
-        """The script is about to empty this file."""
+        """Put a file aside that the script is about to empty."""
         if path in self.files:
             self.files.discard(path)
             RENAME(path, aside(path))
             self.begun.append(path)
 
     def join(self) -> None:
-        """Put what was there before in front of what is new."""
+        """Prepend the earlier content to the new one."""
         begun, self.begun = self.begun, []
         if begun:
             noting.flush(self.watch, noting.open_files())
@@ -383,7 +385,7 @@ class Late:
         with open(path, "rb") as file:
             new = file.read()
         head = before.partition(b"\n")[0] + b"\n"
-        if new.startswith(head):  # the names of the columns, which come with the opening
+        if new.startswith(head):  # the column names, written on opening
             new = new[len(head) :]
         number = os.open(path, os.O_WRONLY)
         try:
@@ -400,7 +402,7 @@ class Late:
 
 
 class _Others:
-    """Which files other processes have open for writing; looked up once, and only if it matters."""
+    """Knows which files other processes have open for writing; looked up once, and only if needed."""
 
     def __init__(self) -> None:
         self._open: set[tuple[int, int]] | None = None
@@ -417,7 +419,7 @@ class _Others:
 
 
 def _notes(folder: str, deep: int = DEEP) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the path and the note of each checkpoint below this folder, and of copies in memory."""
+    """Yield the path and the note of each checkpoint below this folder, and of in-memory copies."""
     memory = os.environ.get("RESHAPE_MEMORY") if deep == DEEP else None
     for place in filter(None, (folder, memory)):
         try:
@@ -435,7 +437,7 @@ def _notes(folder: str, deep: int = DEEP) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _ended(watch: watching.Watch) -> set[str]:
-    """Return the folders of trainings that have come to their end in this generation."""
+    """Return the folders of trainings that have finished in this generation."""
     found: set[str] = set()
     memory = os.environ.get("RESHAPE_MEMORY")
     try:
@@ -451,13 +453,13 @@ def _ended(watch: watching.Watch) -> set[str]:
 
 
 def _on_disk(folder: str, watch: watching.Watch) -> str:
-    """Return the folder of a training's checkpoints, also for copies of them in memory."""
+    """Return the folder of a training's checkpoints, also for in-memory copies of them."""
     in_memory = folder == os.environ.get("RESHAPE_MEMORY")
     return os.path.abspath(watch.checkpoints if in_memory else folder)
 
 
 def _read(checkpoint: str) -> dict[str, Any] | None:
-    """Return the note of a checkpoint; None without one. A damaged checkpoint is found by who loads it."""
+    """Return a checkpoint's note; None without one. Whoever loads a damaged checkpoint detects that."""
     try:
         with open(os.path.join(checkpoint, noting.FILES), "rb") as file:
             found = pickle.load(file)
@@ -490,7 +492,7 @@ def _mapped(path: str) -> bool:
 
 
 def _write_whole(path: str, content: bytes) -> None:
-    """Let the file hold this; in one step, unless the script has it open."""
+    """Replace the file's content; atomically, unless the script has it open."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         if file.read(len(content) + 1) == content:
             return
@@ -519,7 +521,7 @@ def _write_at(number: int, content: bytes, at: int) -> None:
 
 
 def _copy_into(source: str, target: str, size: int) -> None:
-    """Give the target, which is open, the content of the source, and no more."""
+    """Replace the content of the target, which is open, with the source's."""
     with open(source, "rb") as file:
         number = os.open(target, os.O_WRONLY)
         try:
@@ -537,7 +539,7 @@ def _copy_into(source: str, target: str, size: int) -> None:
 
 
 def _go_on_at(path: str, at: int) -> None:
-    """Let all that writes to this file go on at this byte."""
+    """Move the offsets of all writers of this file to this byte."""
     one = _ours(path)
     if one is None or one.append:
         return
@@ -550,7 +552,7 @@ def _go_on_at(path: str, at: int) -> None:
 
 
 def _make_again(watch: watching.Watch, again: set[str]) -> None:
-    """Let the first call that makes one of these folders find that it has made it."""
+    """Let the first call that creates one of these folders find that it has done so."""
     theirs = os.mkdir
 
     def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -565,7 +567,7 @@ def _make_again(watch: watching.Watch, again: set[str]) -> None:
 
 
 def _put_in_place(module: Any, name: str, ours: Any) -> None:
-    """Let this be the function of that name, also for `pathlib`, which once (to Python 3.10) kept those of `os`."""
+    """Replace this function, also in `pathlib`, which kept references to those of `os` up to Python 3.10."""
     setattr(module, name, ours)
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if module is os and hasattr(accessor, name):

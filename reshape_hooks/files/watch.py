@@ -1,9 +1,9 @@
-"""Knows which files this process opens for writing and which folders it makes.
+"""Knows which files this process opens for writing and which folders it creates.
 
-Promises: a script sees no difference; paths that it makes are written down at once (`Watch.made`), so that a process
-that is killed leaves word of them. Called by `sitecustomize` in the process that runs the script, at each
-audit event of Python; what libraries open in C is not seen here. Standard library, Python 3.8; imports nothing more, as
-each Python that a training starts loads it.
+Promises: a script sees no difference; paths that it creates are recorded at once (`Watch.made`), so that a killed
+process leaves word of them. Called by `sitecustomize` in the process that runs the script, at each of Python's audit
+events; files that libraries open in C are not seen here. Standard library, Python 3.8; imports nothing more, as each
+Python that a training starts loads it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST = 2000  # paths that are known of one process: those of a script, not the files of a data set that it unpacks
+MOST = 2000  # paths tracked per process: a script's own, not the files of a data set that it unpacks
 COMPILED = (".pyc", ".pyo")
-# Variables that name files and folders through which the hooks speak: each generation writes its own.
+# Variables that name files and folders through which the hooks communicate: each generation writes its own.
 OURS = ("RESHAPE_CHECKPOINTS", "RESHAPE_MEMORY", "RESHAPE_ANNOUNCE", "RESHAPE_REPORTS", "RESHAPE_GPU_LOCKS")
 SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 
 class File:
-    """What is known of one path. `made`: it was created or emptied by this training, so all in it is the training's.
+    """What is known of one path.
 
-    `rewritten`: it was emptied again while the training ran, so it does not only grow.
+    `made`: this training created or emptied it, so that all its content is the training's.
+
+    `rewritten`: it was emptied again while the training ran, so that it does not only grow.
     """
 
     __slots__ = ("made", "rewritten")
@@ -37,9 +39,9 @@ class File:
 
 
 class Watch:
-    """The files and folders of this process. `who`: the command line and the folder it was started in.
+    """The files and folders of this process. `who`: the command line and the folder in which it was started.
 
-    `replay`: what protects the files of the generations before, until the training has been resumed; None otherwise.
+    `replay`: protects the files of earlier generations until the training resumes; None otherwise.
     """
 
     def __init__(self, checkpoints: str, generation: int) -> None:
@@ -49,17 +51,17 @@ class Watch:
             self.who = (file.read(), os.getcwd())
         self.files: dict[str, File] = {}
         self.folders: dict[str, None] = {}
-        self.training = False  # a step was done: what is emptied from now on is not made once, at the beginning
-        self.output_made = _empty(1)  # whether all that is in the redirected output is of this training
+        self.training = False  # a step is done: what is emptied from now on is not created only once, at the beginning
+        self.output_made = _empty(1)  # whether everything in the redirected output is from this training
         self.replay: Any = None
-        self.late: Any = None  # continues files that are opened again only after the training was resumed
-        self.made: Any = None  # is told of each path that is made: (kind, path)
+        self.late: Any = None  # continues files that are reopened only after the training resumed
+        self.made: Any = None  # is told each path that is created: (kind, path)
         self.notes = 0  # taken so far
         self.entries: dict[str, Any] = {}  # of the last note
         self.writers: tuple[Any, list[Any]] = (None, [])  # objects that write to files, and which files those were
         self.said: set[str] = set()
-        self.inherited = _open_now()  # by device and number: of the shell or the program that started this one
-        self.libraries: set[str] = set()  # folders in which they write files of their own, which was said
+        self.inherited = _open_now()  # by device and inode: opened by the shell or the program that started this one
+        self.libraries: set[str] = set()  # folders in which they write files of their own, as already reported
         ours = [os.path.abspath(os.environ[name]) for name in OURS if os.environ.get(name)]
         self._ours = frozenset(ours)
         self._skipped = (*SYSTEM, *(os.path.join(one, "") for one in ours))
@@ -67,13 +69,13 @@ class Watch:
         self._heard: dict[str, Any] = {"open": self._open, "os.mkdir": self._mkdir, "os.rename": self._rename}
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
-        """Note one audit event; raises OSError where a file of an earlier generation could not be put aside."""
+        """Note one audit event. Raises OSError if a file of an earlier generation could not be put aside."""
         act = self._heard.get(event)
         if act is None or os.getpid() != self.pid:
             return
         thread = get_ident()
         if thread in self._busy:
-            return  # we act ourselves
+            return  # our own action
         self._busy.add(thread)
         try:
             act(*args)
@@ -81,11 +83,11 @@ class Watch:
             self._busy.discard(thread)
 
     def ours(self) -> Any:
-        """Return a context in which this thread's own acts are not noted."""
+        """Return a context in which this thread's own actions are not noted."""
         return _Unheard(self._busy)
 
     def skips(self, path: str) -> bool:
-        """True if nothing of this path concerns us."""
+        """Return whether this path does not concern us."""
         return path in self._ours or path.startswith(self._skipped) or path.endswith(COMPILED)
 
     def _open(self, name: Any, _mode: Any, flags: Any) -> None:
@@ -143,7 +145,7 @@ class _Unheard:
 
 
 def absolute(name: Any) -> str:
-    """Return the path that a call names, absolute; empty for a number, or what is no path."""
+    """Return the absolute path that a call names; empty for a descriptor, or what is not a path."""
     try:
         return os.path.abspath(os.fsdecode(name))
     except (TypeError, ValueError, OSError):
@@ -151,7 +153,7 @@ def absolute(name: Any) -> str:
 
 
 def _kind(path: str) -> int:
-    """Return the type of the file there, as `stat` names it; 0 if there is none."""
+    """Return the file's type, as in `stat`; 0 if there is none."""
     try:
         return stat.S_IFMT(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -159,7 +161,7 @@ def _kind(path: str) -> int:
 
 
 def _empty(number: int) -> bool:
-    """True if this is open and holds nothing yet."""
+    """Return whether this descriptor is open and its file is empty."""
     try:
         return os.fstat(number).st_size == 0
     except OSError:
@@ -170,18 +172,18 @@ _watches: list[Watch] = []
 
 
 def this() -> Watch | None:
-    """Return the watch of this process; None where there is none, as in one that was forked."""
+    """Return the watch of this process; None if there is none, as in a forked one."""
     return _watches[0] if _watches and _watches[0].pid == os.getpid() else None
 
 
 def step_done() -> None:
-    """A step of the training was done."""
+    """Note that a training step is done."""
     if _watches:
         _watches[0].training = True
 
 
 def begin() -> Watch | None:
-    """Watch from now on, in a training under the shim; the first process of several that train together only."""
+    """Start watching, in a training under the shim; only in the first of several processes that train together."""
     folder, generation = os.environ.get("RESHAPE_CHECKPOINTS", ""), os.environ.get("RESHAPE_GENERATION", "")
     if _watches or not folder or not generation.isdigit() or os.environ.get("RANK", "0") != "0":
         return None
@@ -203,7 +205,7 @@ def _open_now() -> frozenset[tuple[int, int]]:
 
 
 def say(watch: Watch, sentence: str) -> None:
-    """Tell people, once in each process."""
+    """Print a sentence for people, once per process."""
     if sentence not in watch.said:
         watch.said.add(sentence)
         try:

@@ -1,7 +1,7 @@
-"""Puts our `fit` in the place of Keras', once per process, before the script sees it.
+"""Replaces Keras' `fit` with ours, once per process, before the script sees it.
 
-Called by `on_import` while TensorFlow or Keras is being imported, so nothing of Keras is imported here:
-`script` is loaded by the first call of `fit`. Without the variables of the shim nothing is changed.
+Called by `on_import` while TensorFlow or Keras is being imported, so nothing of Keras is imported here: the first call
+of `fit` loads `script`. Without the shim's variables nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRAINER = "keras.src.backend.tensorflow.trainer"
 
 
 def adapt(module: ModuleType) -> None:
-    """Prepare one of the modules above; of another backend's trainer say that its job is left alone."""
+    """Prepare one of the modules above; for another backend's trainer, report that its job is left alone."""
     if not all(os.environ.get(name) for name in NEEDED):
         return
     seeds.begin()
@@ -33,12 +33,12 @@ def adapt(module: ModuleType) -> None:
 
 
 def replace_fit(trainer: Any) -> None:
-    """Let `fit` go through `script.fit`, which calls the original."""
+    """Route `fit` through `script.fit`, which calls the original."""
     theirs = trainer.TensorFlowTrainer.fit
 
     @functools.wraps(theirs)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from reshape_hooks.keras_fit import script  # not above: Keras is whole only now
+        from reshape_hooks.keras_fit import script  # not above: Keras is complete only now
 
         return script.fit(trainer, theirs, self, args, kwargs)
 
@@ -46,10 +46,10 @@ def replace_fit(trainer: Any) -> None:
 
 
 def seed_datasets(random_seed: Any) -> None:
-    """Give each dataset that shuffles without a seed one of this job's; a seed of the script stays.
+    """Give each dataset that shuffles without a seed one of this job's seeds; a seed of the script stays.
 
-    TensorFlow's global seed would do so too, but then what a `map` draws would be the same in each epoch. Inside the
-    function of another dataset nothing is changed for the same reason; `pipelines` finds those by the mark.
+    TensorFlow's global seed would do so too, but then a `map` would draw the same numbers in each epoch. Inside another
+    dataset's function nothing is changed for the same reason; `pipelines` finds those by the mark.
     """
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops

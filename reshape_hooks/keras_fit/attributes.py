@@ -1,8 +1,8 @@
-"""Saves the plain attributes of a callback or of a user's dataset, and sets them again in another process.
+"""Saves the plain attributes of a callback or a user's dataset, and restores them in another process.
 
-Of models, metrics, optimizers and random generators of Keras in them the variables are saved (`read_variables`). What
-else cannot be pickled (functions, open files) stays as the script has made it. Large arrays are saved only when
-they have changed since `mark`.
+For Keras models, metrics, optimizers and random generators among them, the variables are saved (`read_variables`).
+Anything else that cannot be pickled (functions, open files) stays as the script created it. Large arrays are saved only
+if they have changed since `mark`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from reshape_hooks.adapters import keras_values
 from reshape_hooks.adapters.script_frames import Object, is_own
 
 LARGE = 1 << 20  # bytes
-BLOCKS = 256  # of a large array that are compared, evenly spread
+BLOCKS = 256  # blocks of a large array that are compared, evenly spaced
 KERAS_OWN = ("model", "_model", "params")
 LIVING = (keras.layers.Layer, keras.Variable, keras.optimizers.Optimizer, tf.Variable, tf.data.Dataset)
 
 
 def checksum(array: Any) -> int:
-    """Return a number for the content of an array; of a large one for blocks that are spread over it."""
+    """Return a checksum of an array's content; for a large one, of evenly spaced blocks."""
     array = np.asarray(array)
     head = zlib.crc32(f"{array.dtype} {array.shape}".encode())
     if array.dtype.hasobject:
@@ -42,19 +42,19 @@ def checksum(array: Any) -> int:
 
 
 def mark(owner: Any) -> dict[str, int]:
-    """Return the checksums of its large arrays as they are now."""
+    """Return the checksums of its large arrays as of now."""
     return {name: checksum(value) for name, value in vars(owner).items() if _large(value)}
 
 
 class Attributes(Object):
-    """The attributes of a callback that are kept as variables of the script, which may hold the same objects.
+    """A callback's attributes that are kept as variables of the script, which may hold the same objects.
 
-    Of a callback of Keras itself these are the functions that it was given; `read` keeps what it counts.
+    For Keras' own callbacks these are the functions that they were given; `read` keeps their counters.
     """
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Return them, as they are now."""
+        """Return the present attributes."""
         own = is_own(type(self._owner))
         found = {name: value for name, value in vars(self._owner).items() if name not in KERAS_OWN}
         return {
@@ -67,7 +67,7 @@ class Attributes(Object):
 def read(owner: Any, marks: Mapping[str, int], kept: Container[str] = ()) -> tuple[dict[str, bytes], list[str]]:
     """Return its attributes, pickled, without large arrays that are as marked; and the names of all others.
 
-    `kept`: names of attributes that are kept in another way.
+    `kept`: names of attributes that are kept elsewhere.
     """
     found, others = {}, []
     for name, value in list(vars(owner).items()):
@@ -75,13 +75,13 @@ def read(owner: Any, marks: Mapping[str, int], kept: Container[str] = ()) -> tup
             continue
         try:
             found[name] = _pickled(value)
-        except Exception:  # anything may refuse, and says so in its own way
+        except Exception:  # anything may refuse, in its own way
             others.append(name)
     return found, others
 
 
 def write(owner: Any, state: Mapping[str, bytes]) -> None:
-    """Set what `read` returned. An array of the same shape is changed in place: others may hold it, too."""
+    """Restore what `read` returned. An array of the same shape is changed in place: others may hold it, too."""
     for name, data in state.items():
         value, live = pickle.loads(data), vars(owner).get(name)
         alike = isinstance(live, np.ndarray) and isinstance(value, np.ndarray) and live.flags.writeable
@@ -92,7 +92,10 @@ def write(owner: Any, state: Mapping[str, bytes]) -> None:
 
 
 def read_variables(owner: Any, known: frozenset[int]) -> dict[str, list[Any]]:
-    """Return the values of what its attributes hold of Keras. `known`: ids of variables that are saved elsewhere."""
+    """Return the values of the Keras variables in its attributes.
+
+    `known`: ids of variables that are saved elsewhere.
+    """
     found = {name: _variables(value) for name, value in vars(owner).items() if name not in KERAS_OWN}
     return {
         name: [v.numpy() for v in held] for name, held in found.items() if held and not known.issuperset(map(id, held))
@@ -100,7 +103,7 @@ def read_variables(owner: Any, known: frozenset[int]) -> dict[str, list[Any]]:
 
 
 def write_variables(owner: Any, state: Mapping[str, list[Any]]) -> list[str]:
-    """Set what `read_variables` returned. Return the names of those that hold something else now."""
+    """Restore what `read_variables` returned. Return the names of those that now hold something else."""
     others = []
     for name, values in state.items():
         held = _variables(vars(owner).get(name))

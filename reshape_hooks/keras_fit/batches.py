@@ -1,9 +1,9 @@
-"""Feeds `fit` with the batches of its data, in a resumed process from the one where it was stopped.
+"""Feeds `fit` with the batches of its data, in a resumed process from the one at which it was stopped.
 
-Promises: the batches that come are those that would have come undisturbed, in that order. Keras makes iterators at
-several places of an epoch, and each one that is made changes what a reshuffled data set gives next; so the loops of
-earlier epochs are run again by Keras' own code, without drawing from the iterators, and the broken pass is drawn up to
-its position. A PyDataset is set back to what it was when the broken epoch began instead. Callers: `script`.
+Promises: the batches are those of an undisturbed run, in the same order. Keras creates iterators at several places of
+an epoch, and each one changes what a reshuffled data set yields next; so Keras' own code repeats the loops of earlier
+epochs, without drawing from the iterators, and the interrupted pass is drawn up to its position. A PyDataset is instead
+reset to its state at the beginning of the interrupted epoch. Called by `call`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
         except pipelines.NotExact as why:
             self.why_not = str(why)
         self.unknown_length = self.num_batches is None
-        self.begun_with: Any = None  # of the running pass over a PyDataset
-        # Their iterators share nothing, and each epoch makes its own: only its number counts.
+        self.begun_with: Any = None  # of the current pass over a PyDataset
+        # Their iterators share nothing, and each epoch creates its own: only its number counts.
         self.apart = isinstance(adapter, ArrayDataAdapter) and self.steps_per_epoch is None
-        self.made_before = 0  # the running epoch
+        self.made_before = 0  # the current epoch
         self._iterator: Any = None
-        self._behind = 0  # batches that are to be drawn from it
+        self._behind = 0  # batches that are still to be drawn from it
         self._built = False
 
     def _get_iterator(self) -> Any:
         self.made += 1
-        self.seed.assign(self.made)  # read when the first batch is drawn, which is before the next iterator is made
+        self.seed.assign(self.made)  # read when the first batch is drawn, which is before the next iterator is created
         return super()._get_iterator()
 
     def _enumerate_iterator(self) -> Iterator[Any]:
@@ -79,11 +79,11 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
         self.whole = True
 
     def replay_epochs(self, at: Any, end: int) -> None:
-        """Make the iterators of the epochs before `end` as they were made, and those of their validations."""
+        """Create the iterators of the epochs before `end` as originally, and those of their validations."""
         for epoch in range(at["first_epoch"], end if self.python is None else 0):
             if self.apart:
                 pass
-            elif self.unknown_length:  # each epoch ended as the data ran out
+            elif self.unknown_length:  # each epoch ended when the data ran out
                 self._pass_over(iter(self._get_iterator()))
                 self._num_batches = at["num_batches"]
             else:
@@ -92,7 +92,7 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
             self.call.replay_validation(epoch)
 
     def replay_whole(self, at: Any) -> None:
-        """Make the iterators of a fit that has ended, and build the model."""
+        """Create the iterators of a finished fit, and build the model."""
         if self.python is not None:
             self._pass_over(next(super()._enumerate_iterator())[2])
             return
@@ -106,14 +106,14 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
         self.call.replay_validation(at["epoch"])
 
     def catch_up(self) -> None:
-        """Draw what was passed over, of the present iterator only: nothing else remembers what was drawn."""
+        """Draw the skipped batches, of the current iterator only: nothing else remembers what was drawn."""
         with contextlib.suppress(*ENDED):
             for _ in range(self._behind):
                 next(self._iterator)
         self._behind = 0
 
     def _pass_over(self, iterator: Any) -> None:
-        """Count one call of the train function as done; really do the first one, as it builds model and optimizer."""
+        """Count one call of the train function as done; really run the first one, as it builds model and optimizer."""
         if iterator is not self._iterator:
             self._iterator, self._behind = iterator, 0
         if self._built:
@@ -135,9 +135,9 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
 
 @contextlib.contextmanager
 def _shuffle_by(number: Any, index: int) -> Iterator[None]:
-    """Let Keras shuffle arrays by a seed of the job, the fit and the `number` of the iterator, not by chance.
+    """Let Keras shuffle arrays by a seed of the job, the fit and the iterator's `number`, not randomly.
 
-    A global seed of TensorFlow, which a script may set, would make the order of all epochs the same.
+    A global TensorFlow seed, which a script may set, would make the order of all epochs the same.
     """
     theirs = tf.random.shuffle
 

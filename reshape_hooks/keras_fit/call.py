@@ -1,4 +1,7 @@
-"""One call of `fit`: its position, when it saves, and how it is resumed. Made by `script`, told by its callbacks."""
+"""Handles one call of `fit`: its position, when it saves, and how it is resumed.
+
+Created by `script`, notified by its callbacks.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ from reshape_hooks.keras_fit.batches import ResumableBatches
 from reshape_hooks.keras_fit.callback_list import FitCallbacks
 
 SECOND = 1.0  # between two lines of a fit that prints no bar
-METRICS = "_get_metrics_result_or_logs"  # Keras asks it for the values of an epoch
+METRICS = "_get_metrics_result_or_logs"  # Keras gets an epoch's values from it
 
 
 def file_of(number: int) -> str:
-    """Return the name of the file with the variables of this fit."""
+    """Return the name of the file with this fit's variables."""
     return f"fit-{number}.npz"
 
 
 class Call:
-    """`position`: what an earlier process has saved of this very call, None if nothing; `ended`: it was done then."""
+    """One call of `fit`.
+
+    `position`: what an earlier process saved of this very call, None if nothing; `ended`: it had finished then.
+    """
 
     def __init__(self, script: Any, trainer: Any, theirs: Callable[..., Any], given: dict[str, Any]) -> None:
         self.script, self.trainer, self.theirs, self.given = script, trainer, theirs, given
@@ -42,28 +48,28 @@ class Call:
         self.replicas = self.model.distribute_strategy.num_replicas_in_sync
         self.steps = self.epoch = self.executions = self.done = 0
         self.first_epoch: int | None = None
-        self.of: int | None = None  # batches of an epoch, if that is known
+        self.of: int | None = None  # batches per epoch, if known
         self.emulated = script.here.emulated or bool(script.here.locks)
         script.reports = script.reports or given["verbose"] == 0
         self.before_validation: dict[int, Any] = {}
-        self.beside_validation: dict[str, Any] = {}  # what stood beside the model when that began
-        self.noted: bytes | None = None  # how far the script's files were before the validation that runs
+        self.beside_validation: dict[str, Any] = {}  # state outside the model when that began
+        self.noted: bytes | None = None  # how far the script's files were before the current validation
         self.logs: Any = {}
         self.batches: Any = None
         self._begun = False
         self._said_at = 0.0
 
     def run(self) -> Any:
-        """Call Keras' `fit`. The process ends with 143 once it has saved after SIGTERM. Raises CheckpointError."""
+        """Call Keras' `fit`. The process exits with 143 once it has saved after SIGTERM. Raises CheckpointError."""
         if self.position is not None:
-            self._leave_if_asked()  # nothing was done since the last fit has ended and was saved
+            self._leave_if_asked()  # nothing was done since the last fit ended and was saved
         given, at, model = dict(self.given), self.position, self.model
         # A script that has skipped other fits has drawn less before this one.
         if at is not None and "drew_before" in at:
             streams.write(at["drew_before"])
         self.drew_before = streams.read()
         if at is not None:
-            if at["asked"][0] != self.asked[0]:  # the script resumes by epochs itself, from an older place
+            if at["asked"][0] != self.asked[0]:  # the script itself resumes by epochs, from an older place
                 given["epochs"] = at["asked"][1]
             given["initial_epoch"] = given["epochs"] if self.ended else at["epoch"]
             if self.replicas != at["first_replicas"]:
@@ -76,7 +82,7 @@ class Call:
         saved = at.get("script", ()) if at is not None else ()
         self.of_script = Variables((), saved, whole=self.callbacks.attributes)
         self.of_script.leave(variables.of_model(model))
-        self.of_script.look()  # before callbacks begin: what they change then is as it was at the stop, too
+        self.of_script.look()  # before callbacks begin: their changes are then as they were at the stop, too
         iterator = self.trainer.TFEpochIterator
         self.trainer.TFEpochIterator = self._make_batches
         self.script.inside = True
@@ -98,7 +104,7 @@ class Call:
         return self.position
 
     def begin(self) -> None:
-        """All callbacks have begun: what is saved must fit to what is here. Raises CheckpointError."""
+        """Check, once all callbacks have begun, that what was saved fits. Raises CheckpointError."""
         self._begun = True
         self.script.locks()
         self.script.saver.begin()
@@ -108,12 +114,12 @@ class Call:
             self.of_script.begin()
 
     def replay(self) -> None:
-        """Give this fit, which has ended, its iterators and variables."""
+        """Give this finished fit its iterators and variables."""
         self._check(self.position)
         self.batches.replay_whole(self.position)
 
     def replay_validation(self, epoch: int) -> None:
-        """Make the iterators of the validation after an epoch, if it can matter: data sets may share one shuffle."""
+        """Create the iterators of the validation after an epoch, if it can matter: data sets may share one shuffle."""
         data, model = self.given["validation_data"], self.model
         if not isinstance(data, tf.data.Dataset) or not model._should_eval(epoch, self.given["validation_freq"]):
             return
@@ -133,7 +139,7 @@ class Call:
                 pass
 
     def restore(self) -> None:
-        """Set variables, callbacks and random streams to what they were."""
+        """Restore variables, callbacks and random streams."""
         at, model = self.position, self.model
         path = str(self.script.kept[file_of(self.index)])
         variables.restore(path, self._variables(), at["variables"], model.distribute_strategy)
@@ -157,7 +163,7 @@ class Call:
         self.announced = self.script.take_signals(resumed=True)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Count from the begin of this epoch, or from the position in it."""
+        """Count from the beginning of this epoch, or from the position in it."""
         at = self.position if self._begun else None
         self.epoch, self.executions, self.done = epoch, 0, 0
         if at is not None:
@@ -169,7 +175,7 @@ class Call:
         self.pace.start()
 
     def batch_done(self, batch: int, logs: Any) -> None:
-        """After each call of the train function: pace, report, and save when asked, or to announce it."""
+        """Pace and report after each call of the train function; save when asked, or in order to announce it."""
         of = self.of
         done = min(batch + 1, of) if of else batch + 1
         new, self.done = done - self.done, done
@@ -204,7 +210,7 @@ class Call:
         self.beside_validation = {}
 
     def stop_in_validation(self) -> None:
-        """Save what stood when this epoch's last batch was done; the validation is done again."""
+        """Save the state as of this epoch's last batch; the validation is repeated."""
         if self.announced is not None and self.announced.stopping():
             self._save_and_exit()
 
@@ -216,7 +222,7 @@ class Call:
         return self.batches
 
     def _take_signals(self) -> bool:
-        """Take the signals; False if this fit cannot be resumed exactly."""
+        """Take over the signals; return False if this fit cannot be resumed exactly."""
         if self.script.left_alone:
             return False
         try:
@@ -295,7 +301,7 @@ class Call:
         save(self, record, found)
 
     def _beside_model(self, found: list[Any]) -> dict[str, Any]:
-        """Return what stands beside these variables of the model: the script's own, callbacks, random numbers."""
+        """Return the state outside these model variables: the script's own, callbacks, random numbers."""
         self.callbacks.flush()
         self.of_script.leave(found)
         of_script = self.of_script.state()
@@ -309,7 +315,7 @@ class Call:
         self.script.locks().used(self.script.steps + self.steps)
 
     def _say(self, of: int | None) -> None:
-        """Report about once a second: this fit, or one before it, prints nothing that the sidecar could read."""
+        """Report about once a second: this fit, or an earlier one, prints nothing that the sidecar can read."""
         now = plain.boottime()
         if now - self._said_at < SECOND and self.steps > 1:
             return

@@ -1,7 +1,7 @@
 """Calls the callbacks of a `fit`, and tells the fit when a batch is done; keeps the callbacks' state.
 
-Promises: the user's callbacks see each epoch begin and each batch end once over all generations, `on_train_begin`
-once in each. Callers: `script`, and Keras.
+Promises: the user's callbacks see each epoch begin and each batch end once over all generations, `on_train_begin` once
+in each. Called by `call`, and by Keras.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
     def state(self, known: frozenset[int], of_script: Mapping[Any, Any]) -> list[Any]:
         """Return what `restore` needs: name, attributes, the size of a CSVLogger's file, variables.
 
-        `known`: ids of the variables that are saved with the model. `of_script`: what is kept as variables of it.
+        `known`: ids of the variables that are saved with the model. `of_script`: what is kept as the script's
+        variables.
         """
         return [
             (
@@ -46,17 +47,17 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
         ]
 
     def hear_of_validation(self) -> bool:
-        """True if a callback may count what a validation does, which is done again after a stop in it."""
+        """Return whether a callback may count what a validation does, which is repeated after a stop in it."""
         return any(getattr(type(one), name) is not getattr(Callback, name) for one in self.kept for name in OF_TESTS)
 
     def check(self, state: list[Any]) -> None:
-        """Raise CheckpointError if the state is of other callbacks."""
+        """Raise CheckpointError if the state is that of other callbacks."""
         was, now = [name for name, *_ in state], [type(one).__qualname__ for one in self.kept]
         if was != now:
             raise CheckpointError(f"the checkpoint has the callbacks {was}, this fit has {now}; run the same script")
 
     def restore(self, state: list[Any]) -> None:
-        """Set the attributes of all callbacks, except the open file of a CSVLogger."""
+        """Restore the attributes of all callbacks, except the open file of a CSVLogger."""
         for one, (name, found, _, *held) in zip(self.kept, state):
             for other in attributes.write_variables(one, held[0]) if held else ():  # not in checkpoints of old versions
                 plain.warn(
@@ -66,11 +67,11 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
 
     @property
     def shown(self) -> int | None:
-        """The number of batches that the bar counts to."""
+        """Return the number of batches to which the bar counts."""
         return self._progbar.target if self._progbar is not None else None
 
     def flush(self) -> None:
-        """Wait for callbacks that run beside the training."""
+        """Wait for callbacks that run asynchronously."""
         if self._async_train:
             self._flush_futures()
 
@@ -85,7 +86,7 @@ class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
         if at is not None:
             for one, (_, _, size, *_) in zip(self.kept, at["callbacks"]):
                 if isinstance(one, CSVLogger) and _size(one):
-                    os.truncate(one.filename, min(size, _size(one)))  # rows of epochs that are done again
+                    os.truncate(one.filename, min(size, _size(one)))  # rows of epochs that are repeated
                     one.append = True
         super().on_train_begin(logs)
         for one, append in loggers:

@@ -1,4 +1,4 @@
-"""Says what a call of `fit` is known by after a restart: the call, its model, its optimizer and its data (`claims`)."""
+"""Describes what identifies a call of `fit` after a restart: the call, model, optimizer and data (`claims`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARGUMENTS = ("batch_size", "validation_split", "steps_per_epoch", "class_weight"
 
 
 def description(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return it for the arguments of a `fit`."""
+    """Return the description for the arguments of a `fit`."""
     model = given["self"]
     trained = [type(model).__name__, [tuple(v.shape) for v in model.variables], type(model.optimizer).__name__]
     settings = {

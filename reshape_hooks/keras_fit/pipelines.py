@@ -1,7 +1,8 @@
-"""Decides of which data a pass can be begun again at its n-th batch, without a sample twice or left out.
+"""Decides for which data a pass can be resumed at its n-th batch, with no sample repeated or skipped.
 
-Promises: what is not known to be exact is refused with a reason. A `tf.data` pipeline is exact when it keeps nothing
-beyond an iterator but the seeds of its shuffles, which go on with each iterator that is made. Callers: `batches`.
+Promises: what is not known to be exact is refused with a reason. A `tf.data` pipeline is exact if it keeps nothing
+beyond an iterator except its shuffles' seeds, which advance with each iterator that is created. Called by `batches` and
+`known_by`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ CHANGES = ("Assign", "RngReadAndSkip", "StatefulUniform", "StatefulStandardNorma
 
 
 class NotExact(Exception):
-    """These data cannot be resumed exactly; the one argument says why, as the end of a sentence."""
+    """Raised when these data cannot be resumed exactly; the argument says why, as the end of a sentence."""
 
 
 def check(adapter: Any, steps_per_epoch: int | None) -> int:
-    """Return a checksum of the data, as far as it is known without reading files. Raises NotExact."""
+    """Return a checksum of the data, as far as known without reading files. Raises NotExact."""
     if isinstance(adapter, ArrayDataAdapter):
         return _sum(tree.flatten(adapter._inputs))
     if isinstance(adapter, TFDatasetAdapter):
@@ -51,7 +52,7 @@ def check(adapter: Any, steps_per_epoch: int | None) -> int:
 
 
 def content(data: Any) -> int:
-    """Return a checksum of what a `fit` is given, as far as it is in memory; 0 where it is not known."""
+    """Return a checksum of a `fit`'s data, as far as it is in memory; 0 if unknown."""
     try:
         found = [
             node for one in tree.flatten(data) for node in (_walk(one) if isinstance(one, tf.data.Dataset) else [one])
@@ -62,7 +63,7 @@ def content(data: Any) -> int:
 
 
 def _constant(value: Any) -> bool:
-    """True for what has no state that matters here: functions, modules, locks."""
+    """Return whether it has no state that matters here: functions, modules, locks."""
     return callable(value) or type(value).__name__ in ("module", "lock", "RLock", "_thread.lock")
 
 
@@ -112,7 +113,7 @@ def _cached_in_file(node: Any) -> bool:
 
 
 def _sum(arrays: list[Any]) -> int:
-    """Return a checksum of arrays in their order; what is no array in memory counts as nothing."""
+    """Return a checksum of arrays in order; anything but arrays in memory is ignored."""
     total = 0
     for array in arrays:
         if isinstance(array, tf.Tensor) and array.dtype.is_numpy_compatible:

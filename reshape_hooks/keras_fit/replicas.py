@@ -1,8 +1,8 @@
-"""Lets a `fit` over several GPUs go on over another number of them: the same samples in each step as before.
+"""Lets a `fit` on several GPUs continue on another number of them, with the same samples in each step.
 
-A script often scales its batch by the number of replicas, which is another one after a reshape. A fit keeps the batch
-and the steps per epoch with which it began, so that steps, epochs and learning rates stay what they were. Callers:
-`script`, `call`.
+A script often scales its batch by the number of replicas, which differs after a reshape. A fit keeps the batch and the
+steps per epoch with which it began, so that steps, epochs and learning rates stay the same. Called by `script` and
+`call`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from reshape_hooks import plain
 KNOWN = ("_DefaultDistributionStrategy", "OneDeviceStrategy", "MirroredStrategy")
 SIZES = ("batch_size", "steps_per_epoch", "validation_batch_size", "validation_steps")
 DATA = ("x", "validation_data")
-KERAS_BATCH = 32  # where a script names none
+KERAS_BATCH = 32  # if a script specifies none
 
 
 def sizes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the arguments of a `fit` say of its batches; of data sets the rows in a batch, None if not known."""
+    """Return what a `fit`'s arguments say about its batches; for data sets the rows per batch, None if unknown."""
     return {**{name: given[name] for name in SIZES}, **{name: _batch_of(given[name])[0] for name in DATA}}
 
 
 def keep(given: dict[str, Any], was: Mapping[str, Any], replicas: int) -> None:
-    """Let a `fit` have the batches that it began with: `was`, which `sizes` returned then."""
+    """Give a `fit` the batches with which it began: `was`, which `sizes` returned then."""
     given.update({name: was[name] for name in SIZES})
     for name in DATA:
         batch, again = _batch_of(given[name])
@@ -41,10 +41,10 @@ def keep(given: dict[str, Any], was: Mapping[str, Any], replicas: int) -> None:
 
 @contextlib.contextmanager
 def untuned() -> Iterator[None]:
-    """Let what feeds each device not be tuned while this is entered: there is nothing to tune.
+    """Disable autotuning of what feeds each device while entered: there is nothing to tune.
 
-    The threads that tune end only at their next turn, and wait twice as long for it each time, one after the other: an
-    epoch began minutes late, and SIGTERM was not answered meanwhile.
+    The tuning threads end only at their next turn, and double their wait each time, one after the other: an epoch began
+    minutes late, and SIGTERM was not answered meanwhile.
     """
     theirs = multi_device_iterator_ops._create_device_dataset
     options = tf.data.Options()
@@ -57,9 +57,9 @@ def untuned() -> Iterator[None]:
 
 
 def _batch_of(data: Any) -> tuple[int | None, Any]:
-    """Return the rows in each batch of a data set, and what makes it anew with other batches.
+    """Return a data set's rows per batch, and a function that recreates it with other batches.
 
-    None unless nothing but `prefetch`, `repeat` and options follows its `batch`: others may see the batch.
+    None unless only `prefetch`, `repeat` and options follow its `batch`: others may see the batch.
     """
     kind = type(data).__name__
     inner: Any = getattr(data, "_input_dataset", None)

@@ -1,8 +1,8 @@
-"""All calls of `fit` in one script: which have ended, which one runs, what is saved of them.
+"""Manages all calls of `fit` in one script: which have finished, which one runs, what is saved of them.
 
-Promises: a script that is started again gets back at once what a `fit` that had ended had made, and the one that was
-stopped goes on at its next batch; until a `fit` has done its first batch SIGTERM ends the script as ever; a job is
-announced as one that resumes only after all that its training changes is known. Callers: `adapter`.
+Promises: a restarted script gets back at once what finished calls of `fit` had produced, and the one that was stopped
+resumes at its next batch; until a `fit` has done its first batch, SIGTERM ends the script as usual; a job is announced
+as resumable only once all that its training changes is known. Called by `adapter`.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from reshape_hooks.keras_fit.call import Call, file_of
 from reshape_hooks.locks import GpuLocks
 from reshape_hooks.periodic.saver import Saver
 
-MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
+MOST_KEPT = 8 << 30  # bytes that finished fits may take beside the running one
 FITS = "fits.pickle"
-FORMAT = 4  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
+FORMAT = 4  # version of FITS, incremented with each new field that a resumed fit needs; 1 had none written
 NO_SCRIPT = 3  # the format before kept no variables of the script
-BY_ORDER, RUNNING = 2, "running.npz"  # the format before knew fits by their order only; where it kept the one that ran
+BY_ORDER, RUNNING = 2, "running.npz"  # the format before knew fits by order only; where it kept the running one
 PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
 USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/keras_gang.py"
-MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES")  # what tells a process of a gang about the others
+MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES")  # tells a process of a gang about the others
 
 
 def fit(trainer: Any, theirs: Callable[..., Any], model: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """`theirs(model, *args, **kwargs)`, saved and resumed where that is possible. `trainer`: Keras' module."""
+    """Run `theirs(model, *args, **kwargs)`, saved and resumed where possible. `trainer`: Keras' module."""
     script = Script.this()
     try:
         given = inspect.signature(theirs).bind(model, *args, **kwargs)
     except TypeError:
-        return theirs(model, *args, **kwargs)  # which says what is wrong
+        return theirs(model, *args, **kwargs)  # which reports what is wrong
     given.apply_defaults()
     try:
         if script.takes(theirs, given.arguments):
             return Call(script, trainer, theirs, given.arguments).run()
     except plain.CheckpointError as error:
-        raise SystemExit(str(error)) from error  # a script may catch others, and go on from zero
+        raise SystemExit(str(error)) from error  # a script may catch others, and continue from zero
     return theirs(model, *args, **kwargs)
 
 
@@ -65,15 +65,15 @@ class Script:
         self.here = plain.environment()
         self.saver: Any = None  # and the checkpoints, once a fit is ours
         self.checkpoints: Any = None
-        self.steps = 0  # done in the fits that have ended
-        self.begun: set[int] = set()  # numbers of the fits of this process
+        self.steps = 0  # done in finished fits
+        self.begun: set[int] = set()  # numbers of this process's fits
         self.left_alone = self.inside = False
         self.reports = False  # whether a fit has shown nothing: once reports count, all fits report
         self.announced: Any = None  # once the signals are ours
-        self.safe = True  # nothing that has ended would be lost by a stop between two fits
-        self.fits: dict[int, Any] = {}  # what is saved of each, by its number: that it has ended, or where it was
+        self.safe = True  # a stop between two fits would lose nothing finished
+        self.fits: dict[int, Any] = {}  # what is saved of each, by number: that it has ended, or its position
         self.kept: dict[str, Path | bytes] = {}  # their files
-        self.saved: plain.Saved | None = None  # the checkpoint that both were read from
+        self.saved: plain.Saved | None = None  # the checkpoint from which both were read
 
     @classmethod
     def this(cls) -> Script:
@@ -82,7 +82,7 @@ class Script:
         return cls._this
 
     def takes(self, theirs: Any, given: Mapping[str, Any]) -> bool:
-        """True if this call is ours; False where the script, or another fit, sees to signals itself."""
+        """Return whether this call is ours; False if the script, or another fit, handles signals itself."""
         alien = self.left_alone or isinstance(given["callbacks"], CallbackList)
         handled = not self._ours() and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         if self.inside or seeds.in_worker():
@@ -108,7 +108,7 @@ class Script:
         return True
 
     def leave(self, why: str) -> bool:
-        """Say why this script is not resumed, and leave alone this fit and those behind it. Returns False."""
+        """Report why this script is not resumed, and leave this fit and all later ones alone. Returns False."""
         if not self.left_alone:
             replay.left_alone()
             plain.warn(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}")
@@ -120,7 +120,7 @@ class Script:
     def take_signals(self, resumed: bool) -> Announced:
         """Remember this job's signals from now on, also between fits. `resumed`: this fit, from what was saved of it.
 
-        What a script does behind its last `fit` mostly takes seconds; SIGTERM waits for its end, or for the next one.
+        What a script does after its last `fit` mostly takes seconds; SIGTERM waits for its end, or for the next one.
         """
         if self.announced is None:
             self.announced = Announced(plain.StopFlag(only_143=True), self.here.announce)
@@ -132,7 +132,7 @@ class Script:
         return self.announced is not None and self.announced.stop.ours()
 
     def number(self, mine: dict[str, Any]) -> int:
-        """Return the number of the fit that is known by this: that of one which was saved, or a new one."""
+        """Return the number of the fit with this description: that of a saved one, or a new one."""
         left = [one for number, one in self.fits.items() if number not in self.begun]
         by_order = [one for one in left if "process" not in one["known_by"]]
         told = [{**one["known_by"], "number": one["index"]} for one in left if one not in by_order]
@@ -144,16 +144,16 @@ class Script:
         return int(number)
 
     def save(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
-        """Save this call, which runs, and all others. Raises CheckpointError."""
+        """Save this running call and all others. Raises CheckpointError."""
         self.saver.finish()
         self.saver.now(self.steps + call.steps, self._files(call, record, found, False))
 
     def save_beside(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
-        """The same, written while the call goes on. Raises CheckpointError."""
+        """Do the same, written while the call continues. Raises CheckpointError."""
         self.saver.beside(self.steps + call.steps, lambda in_memory: self._files(call, record, found, in_memory))
 
     def save_ended(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
-        """Save this call, which has ended, with all others. Raises CheckpointError."""
+        """Save this finished call with all others. Raises CheckpointError."""
         self.saver.finish()
         values = variables.in_memory(variables.read(found, call.before_validation))
         self.fits[call.index] = record
@@ -174,12 +174,12 @@ class Script:
         return {**files, FITS: pickle.dumps(state, protocol=4)}
 
     def _written(self, name: str) -> None:
-        """What was kept is in this newest checkpoint too, and will go with the older one."""
+        """Update paths: what was kept is in this newest checkpoint too, and is deleted with the older one."""
         folder = self.checkpoints.folder / name
         self.kept.update({file: folder / file for file in self.kept if (folder / file).exists()})
 
     def _limit(self) -> None:
-        """Give up what the first fits have made when all of it is too much; they are done again after a stop."""
+        """Drop the results of the first fits if all together are too large; they are repeated after a stop."""
         while len(self.fits) > 1 and sum(map(_size, self.kept.values())) > MOST_KEPT:
             first = min(self.fits)
             del self.fits[first]
@@ -213,13 +213,13 @@ class Script:
                 state["fits"][running["index"]] = {**running, "ended": False, "known_by": {}}
                 self.kept[file_of(running["index"])] = saved.path / RUNNING
         self.fits, self.saved = state["fits"], saved
-        # Also of fits that are skipped now.
+        # Including fits that are now skipped.
         self.steps = sum(one["steps"] for one in self.fits.values() if one["ended"])
         files = {file_of(number): saved.path / file_of(number) for number in self.fits}
         self.kept.update({file: path for file, path in files.items() if path.exists()})
 
     def restored(self, call: Call) -> None:
-        """A call is at its place again; if it is the last one that was begun, the files of the script follow."""
+        """Note that a call is at its place again; if it is the last one begun, restore the script's files."""
         running = [number for number, one in self.fits.items() if not one["ended"]]
         last = running[0] if running else max(self.fits, default=-1)
         if call.index == last:
@@ -227,19 +227,19 @@ class Script:
             replay.resumed(saved)
 
     def locks(self) -> GpuLocks:
-        """Return the evidence of who uses the GPUs, taken once."""
+        """Return the evidence of GPU use, created once."""
         if not hasattr(self, "_locks"):
             self._locks = GpuLocks(self.here)
         return self._locks
 
 
 def _is_of_ours(handler: Any) -> bool:
-    """True of the handler of a script that saves by `plain` and has announced itself."""
+    """Return whether it is the handler of a script that saves with `plain` and has announced itself."""
     return isinstance(getattr(handler, "__self__", None), plain.StopFlag)
 
 
 def _copier(source: Path | bytes) -> Any:
-    """Return what gives `Checkpoints.save` the file: a link where the file system has them."""
+    """Return a function that gives `Checkpoints.save` the file: a hard link where the file system has them."""
     if isinstance(source, bytes):
         return source
 

@@ -1,4 +1,4 @@
-"""Reads and sets the random streams of a process: those of `seeds`, and the one that TensorFlow draws seeds from."""
+"""Reads and restores a process's random streams: those of `seeds`, and TensorFlow's source of seeds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OF_SEEDS = "tensorflow"
 
 
 def read() -> dict[str, Any]:
-    """Return the state of all streams, which can be pickled."""
+    """Return the picklable state of all streams."""
     of_seeds = getattr(context.context(), "_rng", None)
     return {**seeds.streams(), OF_SEEDS: of_seeds.getstate() if of_seeds is not None else None}
 
 
 def write(states: dict[str, Any]) -> None:
-    """Set all streams to what `read` returned."""
+    """Restore all streams to what `read` returned."""
     seeds.restore(states)
     of_seeds = getattr(context.context(), "_rng", None)
     if of_seeds is not None and states[OF_SEEDS] is not None:

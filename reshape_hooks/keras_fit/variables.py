@@ -1,7 +1,7 @@
 """Saves and restores all variables that a model's training changes, without knowing its layers.
 
-Promises: what the compiled train step changes is among them, or `unknown` says what is not; a state of another model is
-refused before any variable is changed. Callers: `script`.
+Promises: what the compiled train step changes is among them, or `UnknownState` says what is not; another model's state
+is refused before any variable is changed. Called by the other modules of this package.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ RANDOM = {
     "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle", "Multinomial",
     "RandomGamma", "RandomPoisson", "RandomPoissonV2", "ParameterizedTruncatedNormal",
 }  # fmt: skip
-COUNTED = re.compile(r"_\d+(?![A-Za-z0-9])")  # the third `dense` of a process is `dense_2`
+COUNTED = re.compile(r"_\d+(?![A-Za-z0-9])")  # a process's third `dense` is `dense_2`
 PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 class UnknownState(Exception):
-    """Training has state that is not known; the one argument says in which words."""
+    """Raised when training has unknown state; the argument says which."""
 
 
 def nodes(graph: Any) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def nodes(graph: Any) -> Iterator[Any]:
 
 
 def draws(node: Any) -> bool:
-    """True if the operation keeps a random stream of its own."""
+    """Return whether the operation keeps its own random stream."""
     return node.op in RANDOM
 
 
@@ -51,7 +51,7 @@ def seeded(node: Any) -> bool:
 
 
 def small(model: Any) -> list[Any]:
-    """Return the variables that a validation changes: of metrics, and what random layers draw from."""
+    """Return the variables that a validation changes: those of metrics, and random layers' seeds."""
     return [
         v for v in of_model(model) if "seed_generator_state" in v.path or any(v is m for m in model.metrics_variables)
     ]
@@ -76,35 +76,35 @@ def every(model: Any) -> list[Any]:
 
 
 def read(found: list[Any], instead: Mapping[int, Any]) -> list[Any]:
-    """Return their values; `instead`: values by the id of a variable that are saved in its place."""
+    """Return their values; `instead`: values by id of a variable that are saved in its place."""
     return [instead[id(v)] if id(v) in instead else value_of(v) for v in found]
 
 
 def value_of(v: Any) -> Any:
-    """Return its value; where each replica adds to a part of its own, as to a metric: the whole, then the parts."""
+    """Return its value; if each replica adds to its own part, as for a metric: the whole, then the parts."""
     return np.stack([v.numpy(), *(part.numpy() for part in found)]) if (found := _own_parts(v)) else v.numpy()
 
 
 def write_file(path: str, values: list[Any]) -> None:
-    """Save the values as bytes, so that each data type of Keras can be saved."""
+    """Save the values as bytes, so that every Keras dtype can be saved."""
     with Path(path).open("wb") as file:
         _write(file, values)
 
 
 def in_memory(values: list[Any]) -> bytes:
-    """Return what `write_file` writes."""
+    """Return what `write_file` would write."""
     file = io.BytesIO()
     _write(file, values)
     return file.getvalue()
 
 
 def describe(found: list[Any]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return path, shape and type of each."""
+    """Return path, shape and dtype of each."""
     return [(getattr(v, "path", v.name), tuple(v.shape), str(np.dtype(_dtype(v)))) for v in found]
 
 
 def restore(path: str, found: list[Any], described: list[Any], strategy: Any) -> None:
-    """Give the variables the values in the file. Raises CheckpointError if they are not those that were saved."""
+    """Assign the file's values to the variables. Raises CheckpointError if the variables are not those saved."""
     here = describe(found)
     if not _alike(described, here):
         pairs = zip(described, here)
@@ -119,12 +119,12 @@ def restore(path: str, found: list[Any], described: list[Any], strategy: Any) ->
             if len(parts) == len(_own_parts(v)):
                 for part, value in zip(_own_parts(v) or [v], parts or [whole]):
                     part.assign(value)
-            else:  # it was saved by another number of replicas
+            else:  # saved with another number of replicas
                 v.assign(whole)
 
 
 def _alike(described: list[Any], here: list[Any]) -> bool:
-    """True if they are of one model. Its names count the layers of their process, which may have skipped some."""
+    """Return whether they are of one model. Names count the layers of their process, which may have skipped some."""
     found = [[(COUNTED.sub("", path), *rest) for path, *rest in one] for one in (described, here)]
     return found[0] == found[1]
 
@@ -163,7 +163,7 @@ def _own_parts(v: Any) -> Any:
 
 
 def _spread(graphs: list[Any]) -> str:
-    """Return the devices of one kind, such as GPUs, among which the script has split the model; empty if it has not."""
+    """Return the devices of one kind, such as GPUs, over which the script has split the model; empty if it has not."""
     asked = {node.device for graph in graphs for node in nodes(graph)}
     placed = {v.device for graph in graphs for v in graph.variables}
     found = {one[0] for name in asked | placed if (one := re.search(r"[A-Z]+:[0-9]+$", name))}
@@ -172,7 +172,7 @@ def _spread(graphs: list[Any]) -> str:
 
 
 def _train_graphs(model: Any) -> list[Any]:
-    """Return the graphs of the compiled train step. Raises UnknownState where it is not compiled as Keras does it."""
+    """Return the graphs of the compiled train step. Raises UnknownState if it is not compiled as by Keras."""
     if model.run_eagerly:
         raise UnknownState("it runs eagerly")
     step: Any = inspect.getclosurevars(inspect.unwrap(model.train_function)).nonlocals.get("multi_step_on_iterator")

@@ -1,1 +1,1 @@
-"""Saves a training without being asked: how often, and beside it."""
+"""Saves a training periodically, while it continues."""

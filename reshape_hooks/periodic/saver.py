@@ -1,8 +1,8 @@
-"""Saves a training now and then without being asked, so that a crash costs little: how often, and beside the training.
+"""Saves a training periodically, so that a crash costs little: how often, and concurrently with the training.
 
-Promises: what is saved is the state of one step, taken between two; nothing of the training waits for the disk where
-memory allows it; one save is written at a time, and the one that a stop asks for comes after it. Called by `Elastic`
-and the adapters between two steps. The standard library and `plain`, Python 3.8 and newer; times are seconds.
+Promises: what is saved is the state of one step, taken between two; no part of the training waits for the disk if
+memory allows that; one save is written at a time, and the one requested by a stop comes after it. Called by `Elastic`,
+the adapters and `keras_fit` between two steps. Standard library and `plain`, Python 3.8 and newer; times are seconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reshape_hooks.files import note, watch
 from reshape_hooks.periodic.interval import interval_s
 from reshape_hooks.periodic.memory import free_memory
 
-BETWEEN_FAILURES_S = 86_400.0  # of one training, where its environment says no other
-USUAL_SAVE_S = 0.02  # until one was measured, and where it takes less: nobody needs one more often than that asks for
-SLOWS_BY = 0.05  # of the time for which a save is written beside it, a training is taken to lose that much
-MEMORY_SHARE = 4  # at most one of so many free bytes is taken for a save that is written beside the training
+BETWEEN_FAILURES_S = 86_400.0  # of one training, unless its environment says otherwise
+USUAL_SAVE_S = 0.02  # until measured, and where it takes less: nobody needs saves more often than that implies
+SLOWS_BY = 0.05  # share of a concurrent save's duration that the training is assumed to lose
+MEMORY_SHARE = 4  # at most 1/MEMORY_SHARE of the free bytes is used for a concurrent save
 
 
 class Saver:
-    """Writes the checkpoints of one training: when asked, and by the clock. Not for several threads."""
+    """Writes one training's checkpoints: when asked, and by the clock. Not thread-safe."""
 
     def __init__(
         self,
@@ -35,36 +35,36 @@ class Saver:
         written: Callable[[str], None] = lambda name: None,
         outcome: Callable[[Exception | None], object] = lambda fault: None,
     ) -> None:
-        """`written`: called with the name of each new checkpoint before an older one is deleted, in any thread.
+        """Set up the saver. Raises SystemExit with a sentence if RESHAPE_MTBF_S is unusable.
 
-        `outcome`: called in the thread of the training with None after each save that is on the disk, and with the
-        fault of one that was written beside the training and failed; of others the caller hears by what is raised.
-        Raises SystemExit with a sentence if RESHAPE_MTBF_S cannot be used.
+        `written`: called with the name of each new checkpoint before an older one is deleted, in any thread. `outcome`:
+        called in the training's thread with None after each save that is on disk, and with the fault of a failed
+        concurrent one; faults of others are raised to the caller.
         """
         self.checkpoints, self._clock, self._written, self._outcome = checkpoints, clock, written, outcome
         self.between_failures_s = _between_failures_s(variables.get("RESHAPE_MTBF_S", ""))
-        self._stood_s = self._took_s = USUAL_SAVE_S  # of the last save: for the training, until it was on the disk
-        self._size = 0  # bytes of the newest checkpoint; 0: not known
+        self._stood_s = self._took_s = USUAL_SAVE_S  # of the last save: stall of the training, total time
+        self._size = 0  # bytes of the newest checkpoint; 0: unknown
         self._since = clock()
         self._thread: threading.Thread | None = None
         self._lines: list[str] = []
         self._fault: Exception | None = None
-        self._said = ""  # why saves fail since the last one that did not
+        self._said = ""  # why saves have failed since the last successful one
 
     @property
     def every_s(self) -> float:
-        """The seconds between two saves: infinite if there are none without being asked."""
+        """Return the seconds between two saves: infinite if there are no periodic ones."""
         if not self.between_failures_s:
             return math.inf
         costs_s = self._stood_s + SLOWS_BY * (self._took_s - self._stood_s)
         return interval_s(max(USUAL_SAVE_S, costs_s), self.between_failures_s)
 
     def begin(self) -> None:
-        """The training begins: what came before need not be saved."""
+        """Note that the training begins: what came before need not be saved."""
         self._since = self._clock()
 
     def due(self) -> bool:
-        """True if it is time to save. Ask after each step: it also reports the save that has been written since."""
+        """Return whether it is time to save. Call it after each step: it also reports a save completed since."""
         watch.step_done()
         if self._thread is not None:
             if self._thread.is_alive():
@@ -75,8 +75,8 @@ class Saver:
     def now(self, step: int, files: Mapping[str, Any], in_memory: Mapping[str, Any] | None = None) -> None:
         """Save these files, as `plain.Checkpoints.save` takes them; durable on return. Raises CheckpointError.
 
-        `in_memory`: the files for memory, where that is offered and they are others. Call `finish` first where they are
-        made in the folder of the checkpoints: it is pruned after each save.
+        `in_memory`: the files for memory, where offered and different. Call `finish` first if they are created in the
+        checkpoints' folder: it is pruned after each save.
         """
         self.finish()
         began = self._clock()
@@ -86,7 +86,7 @@ class Saver:
         self._outcome(None)
 
     def beside(self, step: int, make: Callable[[bool], Mapping[str, Any]]) -> None:
-        """Take the state of this step, and write it while training goes on, where memory allows that.
+        """Take the state of this step, and write it while training continues, if memory allows that.
 
         `make(True)`: returns files that later steps do not change. `make(False)`: they are written before this returns.
         Raises what `make` raises, and CheckpointError.
@@ -110,13 +110,13 @@ class Saver:
         self._thread = threading.Thread(target=write, name="reshape-save")
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
             self._thread = None
             write()
             self.finish()
 
     def finish(self) -> None:
-        """Wait for what is still being written, and report it: also that it failed, which training outlives."""
+        """Wait for what is still being written, and report it: also a failure, which training survives."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -133,7 +133,7 @@ class Saver:
             self._outcome(fault)
 
     def _noted(self, files: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add how far the script's own files are, unless that was noted when the state was taken."""
+        """Add how far the script's own files are, unless noted when the state was taken."""
         noted = None if note.FILES in files else note.take(str(self.checkpoints.folder))
         return files if noted is None else {**files, note.FILES: noted}
 

@@ -1,16 +1,16 @@
-"""Loads the hooks of volcano-reshape into the interpreter of a training, whose script stays as it is.
+"""Loads volcano-reshape's hooks into a training's interpreter, whose script stays unchanged.
 
-The shim puts this folder, which holds nothing else, first on PYTHONPATH, so that Python imports this file before the
-script (its module `site` does). An interpreter that the shim starts early waits in here (`early`). Promises: what the
-environment has under the name `sitecustomize` is imported after it; the script's path is as it would be without us;
-a fault in here never ends the script. Standard library only.
+The shim puts this folder, which holds nothing else, first on PYTHONPATH, so that Python's `site` imports this file
+before the script. An interpreter that the shim starts early waits in here (`early`). Promises: another `sitecustomize`
+in the environment is imported after this one; the script's path is as without us; a fault in here never ends the
+script. Standard library only.
 """
 
 import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = os.path.dirname(os.path.dirname(HERE))  # it holds reshape_hooks
+FOLDER = os.path.dirname(os.path.dirname(HERE))  # contains reshape_hooks
 
 
 def load() -> None:
@@ -18,10 +18,10 @@ def load() -> None:
     sys.path.insert(0, FOLDER)
     try:
         from reshape_hooks import on_import
-        from reshape_hooks.files import watch  # noqa: F401  # now, as an interpreter that waits records later imports
+        from reshape_hooks.files import watch  # noqa: F401  # now, as a waiting interpreter records later imports
 
         on_import.install()
-    except Exception as fault:  # of an old interpreter, too
+    except Exception as fault:  # including that of an old interpreter
         try:
             sys.stderr.write("reshape: its hooks were not loaded (%r), so this training is left alone\n" % (fault,))
         except Exception:  # noqa: S110 (nobody may read it)
@@ -67,7 +67,7 @@ def with_record(path: str, reason: str) -> None:
 
 
 def watch_files() -> None:
-    """Know from now on what this process writes, whose turn it is: the script comes next."""
+    """Watch what this process writes from now on, whose turn it is: the script comes next."""
     try:
         from reshape_hooks.files import watch
 
@@ -81,9 +81,9 @@ def watch_files() -> None:
 
 
 if "RESHAPE_WAIT" in os.environ:
-    import _signal  # type: ignore[import-not-found]  # the module of Python's start, without `signal`'s names
+    import _signal  # type: ignore[import-not-found]  # loaded at startup, without `signal`'s names
 
-    _signal.setitimer(_signal.ITIMER_REAL, 0)  # it ends a waiting interpreter that does not come here
+    _signal.setitimer(_signal.ITIMER_REAL, 0)  # it ends a waiting interpreter that does not get here
 try:
     load()
     load_shadowed()

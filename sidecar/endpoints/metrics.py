@@ -13,7 +13,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def render(sidecar: Sidecar) -> bytes:
-    """Return the metrics in Prometheus' text format."""
+    """Return the metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(sidecar))
     ProcessCollector(registry=registry)
@@ -58,10 +58,10 @@ class _Collector:
 
 
 def _counter(name: str, what: str, value: float | None) -> Metric:
-    """Return a counter, without a sample if the value is not known."""
+    """Return a counter, without a sample if the value is unknown."""
     return CounterMetricFamily(name, what) if value is None else CounterMetricFamily(name, what, value)
 
 
 def _gauge(name: str, what: str, value: float | None) -> Metric:
-    """Return a gauge, without a sample if the value is not known: 0 would be wrong."""
+    """Return a gauge, without a sample if the value is unknown: 0 would be wrong."""
     return GaugeMetricFamily(name, what) if value is None else GaugeMetricFamily(name, what, value)

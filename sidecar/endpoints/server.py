@@ -1,9 +1,9 @@
-"""Serves the sidecar's endpoints (`reliability.md` 6).
+"""Serves the sidecar's HTTP endpoints (`reliability.md` 6).
 
 Promises: `/v1/start`, `/v1/stop` and `/v1/checkpoint` obey only the holder of the launch key, and refuse every other
-caller in the same way; an operator's `/v1/reshape` and `/v1/signal` change nothing here, they are forwarded to the
+caller in the same way; an operator's `/v1/reshape` and `/v1/signal` change nothing here and are forwarded to the
 coordinator; `/v1/output` returns the trainer's output to the coordinator only; `/v1/status`, `/livez`, `/healthz` and
-`/metrics` only read. Bad input gets a 4xx with {"error": sentence}, a shim out of reach 503 with Retry-After; 500 is a
+`/metrics` only read. Bad input gets a 4xx with {"error": sentence}, an unreachable shim 503 with Retry-After; 500 is a
 bug.
 """
 
@@ -44,14 +44,14 @@ log = logging.getLogger("sidecar")
 
 BODY_LIMIT = 64 * 1024  # bytes
 REQUEST_S = 10.0  # for a request to arrive
-IDLE_S = 60.0  # that a connection may stay open without a request, or with half of its header
+IDLE_S = 60.0  # that a connection may stay idle, or with half a header
 HEALTH_S = 2.0  # for the shim to answer
 MOST_GPUS = 1024
 MOST_VARIABLES = 64
 MOST_S = 86400.0
-MOST_LEASE_S = 1e9  # more than thirty years: one that never ends
+MOST_LEASE_S = 1e9  # more than thirty years: an endless lease
 MOST_GENERATION = 2**53
-MOST_OUTPUT = 1024 * 1024  # bytes at once
+MOST_OUTPUT = 1024 * 1024  # bytes per response
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SENTENCES = {
     401: "this call needs a right signature of the coordinator, or the operator's token",
@@ -87,11 +87,11 @@ class Refusal(HTTPError):
 
 
 class Endpoint(RequestHandler):
-    """The base of all endpoints: signed answers, errors, reading of bodies."""
+    """Base of all endpoints: signs answers, reports errors, reads bodies."""
 
     def initialize(self, sidecar: Sidecar) -> None:
         self.sidecar = sidecar
-        self.trusted = False  # whether the caller showed the launch key; then the answer is signed too
+        self.trusted = False  # whether the caller showed the launch key; if so, the answer is signed too
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -103,7 +103,7 @@ class Endpoint(RequestHandler):
         self.finish(body)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error as {"error": sentence}."""
+        """Answer an error with {"error": sentence}."""
         fault = kwargs.get("exc_info", (None, None, None))[1]
         if status_code == 503:
             self.set_header("Retry-After", "1")
@@ -113,14 +113,14 @@ class Endpoint(RequestHandler):
         self.answer(msgspec.json.encode({"error": sentence}))
 
     def read(self, kind: type[T]) -> T:
-        """Return the body as `kind`; 400 with the field's name if it cannot be read so."""
+        """Return the body as `kind`; answer 400 with the field's name if it cannot be parsed."""
         try:
             return msgspec.json.decode(self.request.body, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise Refusal(400, f"the body cannot be used: {error}") from None
 
     def is_signed(self) -> bool:
-        """True if the caller holds the launch key. Always compares everything, so timing reveals nothing."""
+        """Return whether the caller holds the launch key. Always compares everything, so timing reveals nothing."""
         settings, headers = self.sidecar.settings, self.request.headers
         rights = (
             _same(headers.get(HEADER_JOB, ""), settings.launch.job_id),
@@ -148,7 +148,7 @@ class NotFoundEndpoint(Endpoint):
 
 
 class CommandEndpoint(Endpoint):
-    """`POST /v1/start`, `/v1/stop`, `/v1/checkpoint`: passed on to the shim, which keeps generation and answers."""
+    """`POST /v1/start`, `/v1/stop`, `/v1/checkpoint`: forwarded to the shim, which tracks generation and answers."""
 
     def initialize(self, sidecar: Sidecar, verb: str, kind: type[Call]) -> None:  # type: ignore[override]
         super().initialize(sidecar)
@@ -163,7 +163,7 @@ class CommandEndpoint(Endpoint):
         request = {"do": self.verb, **msgspec.to_builtins(call)}
         if isinstance(call, StartCall):
             await self.sidecar.read_on()
-            if not core.running(self.sidecar.state):  # else the call is a repeated one
+            if not core.running(self.sidecar.state):  # else it is a repeated call
                 await self.sidecar.release.begin(call.gpu_ids, self.sidecar.holder)
             request["lease_deadline"] = self.deadline(call)
         if isinstance(call, StopCall) and call.unasked:
@@ -177,13 +177,13 @@ class CommandEndpoint(Endpoint):
         self.answer(msgspec.json.encode(core.reportable(self.sidecar.state, answer.status)))
 
     async def refuse_other_code(self) -> None:
-        """Refuse the stop of a running trainer whose next start would run other code, which nobody asked for."""
+        """Refuse to stop a running trainer unasked if its next start would run different code."""
         shim = self.sidecar.state.shim
         if shim is not None and shim.trainer == "running" and (files := await self.sidecar.look_at_source()):
             raise Refusal(409, f"the code has changed since the training was started: {', '.join(files)}")
 
     def deadline(self, call: StartCall) -> float:
-        """Return the lease's deadline; 503 if it has run out, unless the call was carried out before."""
+        """Return the lease's deadline; answer 503 if it has passed, unless the call was already carried out."""
         state, now = self.sidecar.state, boottime()
         deadline = core.start_deadline(state, call.lease_s, now)
         done = state.shim is not None and state.shim.command_id == call.command_id
@@ -215,9 +215,9 @@ class OperatorEndpoint(Endpoint):
         self.answer(said)
 
     def is_operator(self) -> bool:
-        """True if the caller shows the token that only its owner can read. Without a token file: False.
+        """Return whether the caller shows the token that only its owner can read. Without a token file: False.
 
-        On one machine only from that machine; in a pod from every address that network policies let through.
+        On one machine, only from that machine; in a pod, from every address that network policies admit.
         """
         settings = self.sidecar.settings
         try:
@@ -271,14 +271,14 @@ class OutputEndpoint(Endpoint):
 
 
 class LivenessEndpoint(Endpoint):
-    """`GET /livez`: the event loop runs, whatever the shim does."""
+    """`GET /livez`: the event loop runs, whatever the state of the shim."""
 
     def get(self) -> None:
         self.answer(b'{"status":"ok"}')
 
 
 class HealthEndpoint(Endpoint):
-    """`GET /healthz`: the shim answers as well."""
+    """`GET /healthz`: the shim answers too."""
 
     async def get(self) -> None:
         try:
@@ -301,7 +301,7 @@ class MetricsEndpoint(Endpoint):
 
 
 def check(call: Call) -> None:
-    """Check what the types do not; 400 with the field's name."""
+    """Check what the types do not; answer 400 with the field's name."""
     seconds = call.lease_s if isinstance(call, StartCall) else call.grace_s if isinstance(call, StopCall) else 1.0
     bad = {
         "generation": not 0 <= call.generation < MOST_GENERATION,
@@ -340,7 +340,7 @@ def make_server(sidecar: Sidecar) -> HTTPServer:
 
 
 def make_reader(settings: SidecarSettings) -> HTTPServer:
-    """Return the server of a launch that is gone, of which only the log is left (`reader.py`)."""
+    """Return a server for a launch that is gone, of which only the log is left (`reader.py`)."""
     own = {"sidecar": SimpleNamespace(settings=settings)}
     routes: list[Any] = [("/v1/output", OutputEndpoint, own), ("/livez", LivenessEndpoint, own)]
     return _server(
@@ -357,25 +357,25 @@ def _server(app: Application) -> HTTPServer:
 
 
 def may_be_operator(host: str, remote: str | None) -> bool:
-    """True if a caller at `remote` may use a token at a sidecar that listens on `host`."""
+    """Return whether a caller at `remote` may use a token at a sidecar that listens on `host`."""
     return not _is_loopback(host) or _is_loopback(remote)
 
 
 def _output(path: Path, offset: int, limit: int) -> Output:
     """Return a part of the output; empty while there is no file, before the trainer starts.
 
-    Training code can write to that folder: a link or pipe there is neither followed nor waited for.
+    Training code can write to that folder: a symlink or pipe there is neither followed nor waited for.
     """
     return Output(*kept_output.read(str(path), offset, limit, kept_output.open_as_it_is))
 
 
 def _is_plain(name: str | None) -> bool:
-    """True if a checkpoint's name stays inside the job's folder."""
+    """Return whether a checkpoint's name stays inside the job's folder."""
     return name is None or (0 < len(name) <= 200 and name not in (".", "..") and name.isprintable() and "/" not in name)
 
 
 def _is_variable(given: tuple[str, str]) -> bool:
-    """True if it is a valid environment variable."""
+    """Return whether it is a valid environment variable."""
     return VARIABLE.fullmatch(given[0]) is not None and "\0" not in given[1]
 
 

@@ -1,7 +1,7 @@
 """Posts signed messages to the coordinator (`reliability.md` 6).
 
-Promise: a returned body was signed with the launch key for this path; anything else is `NoTrustedAnswer` or, where
-the coordinator refused what was asked, `CoordinatorRejected`. A message may arrive twice. Called by `service.py`.
+Promise: a returned body was signed with the launch key for this path; anything else raises `NoTrustedAnswer` or, if the
+coordinator refused the request, `CoordinatorRejected`. A message may arrive twice. Called by `service.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from sidecar.config import SidecarSettings
 from sidecar.links.http_connection import HttpConnection, HttpFault
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, refusal, sign, signed
 
-REFUSALS = (400, 404, 409, 429)  # the request is wrong, not the connection
+REFUSALS = (400, 404, 409, 429)  # the request is at fault, not the connection
 
 
 class NoTrustedAnswer(Exception):
-    """There was no trusted answer; the reason as a sentence."""
+    """Raised when there was no trusted answer; the argument is a sentence."""
 
 
 class CoordinatorRejected(Exception):
-    """The coordinator refused the request."""
+    """Raised when the coordinator refused the request."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -26,14 +26,14 @@ class CoordinatorRejected(Exception):
 
 
 class CoordinatorLink:
-    """Signs what it posts, and checks what is answered."""
+    """Signs requests and verifies answers."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._connection = HttpConnection(settings.launch.coordinator)
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """Return the body of a correctly signed answer."""
+        """Post the body; return that of a correctly signed answer."""
         key, launch = self._settings.key, self._settings.launch
         headers = {
             HEADER_JOB: launch.job_id,

@@ -1,9 +1,9 @@
-"""Posts to one HTTP server over a connection that is kept between requests (RFC 9112).
+"""Posts to one HTTP server over a kept-alive connection (RFC 9112).
 
-Promise: a kept connection that has ended, over which no answer comes within `KEPT_S`, or whose server cannot answer now
-(5xx), costs no request, which is then sent again over a new one; so one may arrive twice. Behind one address may be
-several servers of which one acts: a new connection leads to that one. Every fault is an `HttpFault`. Called by
-`coordinator_link.py`. Tornado's client opens a connection for each request, which takes most of a sidecar's time.
+Promise: a request is sent again over a new connection if the kept one has closed, brings no answer within `KEPT_S`, or
+leads to a server that cannot answer now (5xx); so one may arrive twice. One address may front several servers of which
+one is active: a new connection leads to that one. Every failure is an `HttpFault`. Called by `coordinator_link.py`.
+Tornado's client opens a connection per request, which would take most of a sidecar's CPU time.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 TIMEOUT_S, KEPT_S = 5.0, 1.0  # for an answer over a new connection, over a kept one
-UNABLE = 500  # from this status on, such as that of a coordinator that stands by
+UNABLE = 500  # from this status on, such as a standby coordinator's
 LIMIT = 64 * 1024  # bytes of an answer's head, and of its body
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class HttpFault(Exception):
-    """There was no whole answer; the reason as a sentence."""
+    """Raised when there was no complete answer; the argument is a sentence."""
 
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """`headers` by their names in small letters; `lasts`: whether the server keeps the connection."""
+    """An answer. `headers`: by lower-case name; `lasts`: whether the server keeps the connection open."""
 
     status: int
     headers: dict[str, str]
@@ -35,10 +35,10 @@ class HttpAnswer:
 
 
 class HttpConnection:
-    """At most one connection is kept."""
+    """Keeps at most one connection open."""
 
     def __init__(self, base: str) -> None:
-        """`base`: a URL, to whose path those of the requests are added."""
+        """`base`: the URL to whose path request paths are appended."""
         url = urlsplit(base)
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._host, self._port = url.hostname or "", url.port or (443 if self._tls else 80)
@@ -56,7 +56,7 @@ class HttpConnection:
                 answer = await self._exchange(kept, request, KEPT_S)
                 if answer.status < UNABLE:
                     return answer
-            except HttpFault:  # as of a coordinator that was started again, or is on another machine now
+            except HttpFault:  # as when the coordinator restarted or moved to another machine
                 pass
         return await self._exchange(None, request, TIMEOUT_S)
 
@@ -85,7 +85,7 @@ class HttpConnection:
 
 
 async def _read(reader: asyncio.StreamReader) -> HttpAnswer:
-    """Raises `HttpFault`, or what the reader raises."""
+    """Read one answer. Raises `HttpFault`, or what the reader raises."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     version, _, status = first.partition(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -104,14 +104,14 @@ async def _exactly(reader: asyncio.StreamReader, size: int, before: int = 0) -> 
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    """Return a body that a proxy between here and the coordinator sends in chunks."""
+    """Return a chunked body, as a proxy in between may send."""
     body = b""
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         body += await _exactly(reader, size, len(body))
         if await reader.readexactly(2) != b"\r\n":
             raise HttpFault("a chunk of its answer is longer than it says")
     left = LIMIT
-    while (field := await reader.readuntil(b"\r\n")) != b"\r\n":  # what follows the last chunk is not needed
+    while (field := await reader.readuntil(b"\r\n")) != b"\r\n":  # skip the trailers
         left -= len(field)
         if left < 0:
             raise HttpFault(f"more than {LIMIT} bytes follow its answer")

@@ -1,8 +1,8 @@
 """Talks to the shim over its Unix socket: JSON lines, one answer per request, pushes in between.
 
-Promises: reconnects whenever the connection ends; a shim that does not answer counts as out of reach (a frozen one
-still accepts connections); no input raises anything except `ShimUnreachable` from `ask`. Called by `service.py` and
-the endpoints. The protocol is `shim.py`'s.
+Promises: it reconnects whenever the connection ends; a shim that does not answer counts as unreachable (a frozen one
+still accepts connections); no input raises anything except `ShimUnreachable` from `ask`. Called by `service.py` and the
+endpoints. The protocol is `shim.py`'s.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sidecar.protocol import ShimStatus
 log = logging.getLogger("sidecar")
 
 SOCKET, STATUS = "shim.sock", {"do": "status"}
-ANNOUNCE = "announce"  # written beside it by a hook
-WITHDRAWN, WITHDRAWN_MOST = "withdrawn:", 400  # in it, before the reason; letters of that
+ANNOUNCE = "announce"  # written beside the socket by a hook
+WITHDRAWN, WITHDRAWN_MOST = "withdrawn:", 400  # in that file, before the reason; at most this many characters of it
 ENDED = "the process that had announced that it saves has ended"
 MOST_ANNOUNCED = 16 * 1024 * 1024  # bytes, as in `shim.py`
 LINE_LIMIT = 256 * 1024  # bytes
 PATIENCE_S = 5.0  # for an answer
-SILENCE_S = 7.0  # after which the shim is queried; it is heard at each heartbeat
-AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before connecting again
+SILENCE_S = 7.0  # after which the shim is queried; it is heard from at each heartbeat
+AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before reconnecting
 
 
 class ShimUnreachable(Exception):
-    """The shim does not answer; the reason as a sentence."""
+    """Raised when the shim does not answer; the argument is a sentence."""
 
 
 class ShimAnswer(msgspec.Struct):
@@ -47,7 +47,7 @@ class ShimAnswer(msgspec.Struct):
 
 
 class _Push(msgspec.Struct):
-    """Any line; those with an event are pushes."""
+    """Any line; one with an event is a push."""
 
     event: str | None = None
     status: ShimStatus | None = None
@@ -55,7 +55,7 @@ class _Push(msgspec.Struct):
 
 
 class ShimLink:
-    """`on_status(status)`, `on_output(at)` and `on_gone()` are called from the event loop."""
+    """Connects to the shim; calls `on_status(status)`, `on_output(at)` and `on_gone()` from the event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ShimLink:
     ) -> None:
         self._folder, self._on_status, self._on_output, self._on_gone = folder, on_status, on_output, on_gone
         self._writer: asyncio.StreamWriter | None = None
-        self._waiting: deque[asyncio.Future[ShimAnswer | None] | str] = deque()  # or what was told
+        self._waiting: deque[asyncio.Future[ShimAnswer | None] | str] = deque()  # or the command that was told
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -83,7 +83,7 @@ class ShimLink:
             pause = min(AGAIN_MOST_S, 2 * pause)
 
     async def ask(self, request: dict[str, Any], timeout_s: float = PATIENCE_S) -> ShimAnswer:
-        """Send a request; return the answer. `ShimUnreachable` without a connection or a timely answer."""
+        """Send a request; return the answer. Raises `ShimUnreachable` without a connection or a timely answer."""
         if self._writer is None or self._writer.is_closing():
             raise ShimUnreachable("the shim is not running or does not listen; the launch is starting or has ended")
         waiting: asyncio.Future[ShimAnswer | None] = asyncio.get_running_loop().create_future()
@@ -100,7 +100,7 @@ class ShimLink:
         return answer
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Send a request whose answer nobody waits for; log that it was refused or could not be sent."""
+        """Send a request without waiting for its answer; log a refusal or a failure to send."""
         if self._writer is None or self._writer.is_closing():
             log.warning("%s was not passed on: the shim is out of reach", request["do"])
             return
@@ -108,7 +108,7 @@ class ShimLink:
         self._writer.write(msgspec.json.encode(request) + b"\n")
 
     def leave(self) -> None:
-        """Close the connection to a shim that ends. If it does not end, `run` reconnects."""
+        """Close the connection to a shim that is ending. If it does not end, `run` reconnects."""
         if self._writer is not None:
             self._writer.close()
 
@@ -123,7 +123,7 @@ class ShimLink:
         return reader
 
     async def _serve(self, reader: asyncio.StreamReader) -> float:
-        """Handle lines until the connection ends. Return the pause before the next one, short after a success."""
+        """Handle lines until the connection ends. Return the pause before reconnecting, short after a success."""
         self.tell(STATUS)
         asked = True
         while True:
@@ -170,12 +170,12 @@ class ShimLink:
 
 
 def announced(folder: Path, trainer: int | None = None) -> tuple[bool, str]:
-    """Return whether a hook has announced that it saves when asked, and why that holds no more.
+    """Return whether a hook has announced that it saves when asked, and if withdrawn, why.
 
-    Each process of the trainer adds lines to a plain file, `<words> <pid>@<start>`, of which its last one counts; it
-    may write into it what it likes. `trainer`: the process that the shim has started, with which all of it ends.
+    Each process of the trainer appends lines `<words> <pid>@<start>` to a plain file; its last one counts. The file is
+    untrusted. `trainer`: the process that the shim started; when it is done, all of them are.
     """
-    said: dict[str, str] = {}  # process -> its last words
+    said: dict[str, str] = {}  # process -> its latest words
     for line in _lines(folder / ANNOUNCE):
         words, _, process = line.rpartition(" ")
         if "@" not in process:
@@ -191,7 +191,7 @@ def announced(folder: Path, trainer: int | None = None) -> tuple[bool, str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of an announcement; one that is a link or a pipe has none."""
+    """Return the lines of an announcement; none for a symlink or a pipe."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -200,10 +200,10 @@ def _lines(path: Path) -> list[str]:
             read = os.read(number, MOST_ANNOUNCED)
         finally:
             os.close(number)
-    except PermissionError:  # of another user, who lets nobody read it
+    except PermissionError:  # another user's, readable by nobody else
         return ["SIGUSR1"]
     except OSError:
         return []
     if len(read) == MOST_ANNOUNCED:
-        read = read[: read.rfind(b"\n") + 1]  # its last line may be cut, and would tell of another process
+        read = read[: read.rfind(b"\n") + 1]  # its last line may be cut, and could name another process
     return read.decode("utf-8", "replace").replace("\u00a0", " ").splitlines()

@@ -1,13 +1,13 @@
-"""Parses the usual outputs of trainings: one table, each row with a name, a pattern and an example that is its test.
+"""Parses the common output formats of trainings.
 
-Promises: a line counts only if a row matches all of it, so that prose is not taken for progress; iterations are
-those of the whole training, `(epoch - 1) * per epoch + done`, wherever an output counts them anew in each epoch; a bar
-of validation, of a download or of unknown purpose moves nothing. Pure. Called by `progress.py`.
+They are one table, each row with a name, a pattern and an example that is its test. Promises: a line counts only if a
+row matches all of it, so that prose is not taken for progress; iterations count the whole training, `(epoch - 1) * per
+epoch + done`, where an output restarts them in each epoch; a progress bar of a validation, a download or unknown
+purpose changes nothing. Pure. Called by `progress.py`.
 
-What a script's logger puts before a line (time, level, module) is passed over.
-
-Groups of a pattern: `epoch` of `epochs`, `i` done of `n` in it (or of all, where a row has no epoch), `values` as
-`name: number`, or a value by its own name. An epoch is counted from 1, or from 0 where 0 was seen or the row says so.
+What a script's logger puts before a line (time, level, module) is skipped. Groups of a pattern: `epoch` of `epochs`,
+`i` done of `n` in it (or of all, where a row has no epoch), `values` as `name: number`, or a value by its own name.
+Epochs count from 1, or from 0 where epoch 0 was seen or the row says so.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _LOGGER = re.compile(
     rf"|\[{_LOGGER_TIME}(?: [\w.]{{1,80}})?\]:?\s*"
     rf"|[IW][0-9]{{4}} [0-9:.]{{8,18}}\s+[0-9]+ [\w./-]{{1,80}}:[0-9]+\] |{_LOGGER_TIME}[\s|:-]{{1,8}}"
 )
-_LOGGED_BY = re.compile(r"[\w.<>:-]{1,80}(?: - |:\s{0,4})(?=\S)")  # the module, behind time and level
+_LOGGED_BY = re.compile(r"[\w.<>:-]{1,80}(?: - |:\s{0,4})(?=\S)")  # the module, after time and level
 _DURATION = r"(?:[0-9]{1,4} days?, )?[0-9]{1,4}:[0-9:]{2,8}"
-_MM = (  # mmcv and mmengine, behind their counts
+_MM = (  # mmcv and mmengine, after their counts
     rf"\s*(?=.*\bloss: (?P<loss>{_VALUE})(?![\w.]))"
     rf"(?:base_)?lr: {_VALUE}(?:[\s,]{{1,4}}[\w./]{{1,60}}: (?:{_DURATION}|{_VALUE}(?![:\w])))+"
 )
@@ -61,35 +61,35 @@ _NO_MEASURE = re.compile(r".*(?:runtime|per_second|_time|grad_norm|learning_rate
 
 
 class ProgressLine(msgspec.Struct, frozen=True):
-    """The content of one line. Lines of one `kind` can be compared with one another (`lost.py`)."""
+    """The content of one line. Lines of the same `kind` are comparable (`lost.py`)."""
 
     kind: str
-    step: int | None = None  # iterations done since training began
-    total: int | None = None  # of them
+    step: int | None = None  # iterations done since the training began
+    total: int | None = None  # of those
     epoch: float | None = None  # epochs done
     values: dict[str, str] = {}
-    begins: bool = False  # whether it is printed before what it counts next is done
-    closes: bool = False  # whether nothing can follow in this line
+    begins: bool = False  # whether it is printed before the work that it counts next
+    closes: bool = False  # whether nothing more can follow on this line
     epochs: int | None = None  # of the whole training
-    weak: bool = False  # whether it may count anew in each epoch or generation: any other count of iterations is better
-    open_end: bool = False  # whether it shows that no total is known, as what was taken for it was one epoch's
-    by_hook: bool = False  # whether a hook has written it, which counts what the training has really done
+    weak: bool = False  # whether it may restart in each epoch or generation: any other count of iterations is better
+    open_end: bool = False  # whether it shows that no total is known: what looked like one was an epoch's
+    by_hook: bool = False  # whether a hook wrote it, which counts what the training really did
 
 
 @dataclass(frozen=True)
 class OutputFormat:
     name: str
     expression: str
-    example: str  # the last line of it is the one that the row is about
-    first: int | None = None  # number of the first epoch; None: 1, or 0 once that was seen
+    example: str  # its last line is what the row is about
+    first: int | None = None  # number of the first epoch; None: 1, or 0 once seen
     samples: bool = False  # whether `i` of `n` are samples, not iterations
     ends: bool = False  # whether it is printed at the end of its epoch; else at its beginning, without `i`
-    from_zero: bool = False  # whether the first iteration, of those in an epoch, too, has the number 0
-    lasts: bool = False  # whether `n` is the length of the training, unless `i` begins anew
+    from_zero: bool = False  # whether the first iteration, of an epoch too, is number 0
+    lasts: bool = False  # whether `n` is the length of the training, unless `i` restarts
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled when a line first needs it: many a sidecar never meets one, and each starts sooner without."""
+        """Compile the pattern on first use: many sidecars never need it, and each starts sooner without."""
         return re.compile(self.expression)
 
 
@@ -98,7 +98,7 @@ EPOCH_HEADER = "epoch 9 of 20"
 HF_BAR, HF_LENGTH, HF_LOG, HF_EVALUATION = "Hugging Face's bar", "HF's length", "HF's log", "HF's evaluation"
 
 ANOTHER = "another bar"
-FIRST = frozenset("TEe{0123456789|[-SsIiBbL")  # with one of these a line of each row begins
+FIRST = frozenset("TEe{0123456789|[-SsIiBbL")  # the characters with which a line of some row can start
 
 TABLE = (
     OutputFormat(
@@ -283,11 +283,11 @@ TABLE = (
 
 @dataclass
 class Counting:
-    """Where a count to `n` stands that may begin anew."""
+    """State of a count to `n` that may restart."""
 
     n: int
     i: int = 0
-    anew: int = 0  # how often it has begun anew
+    anew: int = 0  # how often it has restarted
 
     @property
     def done(self) -> int:
@@ -295,23 +295,23 @@ class Counting:
 
 
 class FormatMatcher:
-    """Reads lines in their order, since some mean something only behind others."""
+    """Parses lines in order, since some only make sense after others."""
 
     def __init__(self) -> None:
-        self._from_zero: set[str] = set()  # rows in which an epoch 0 was seen
-        self._length: int | None = None  # of the bar without a name that is a training's
+        self._from_zero: set[str] = set()  # rows in which epoch 0 was seen
+        self._length: int | None = None  # of the unnamed bar that is a training's
         self._bar: int | None = None  # that of the last one
-        self._open: tuple[int, int] | None = None  # the epoch that has begun, by its header, of how many
-        self._epochs: int | None = None  # of the training, where a line named them
+        self._open: tuple[int, int] | None = None  # the epoch begun by its header, and of how many
+        self._epochs: int | None = None  # of the training, if a line named them
         self._counting: dict[str, Counting] = {}  # by row
 
     def new_generation(self) -> None:
-        """Another trainer writes from now on."""
+        """Reset for another trainer's output."""
         self._open, self._bar = None, None
         self._counting.clear()
 
     def line(self, text: str) -> ProgressLine | None:
-        """Parse a whole line; None if no format matches it. An empty report: it matches but changes nothing."""
+        """Parse a whole line; None if no format matches. An empty result matches but changes nothing."""
         text = text.strip()
         found = self._parse(text)
         if found is None and (logged := _LOGGER.match(text)) and logged.end():
@@ -387,26 +387,26 @@ class FormatMatcher:
     def _keras(self, match: re.Match[str]) -> ProgressLine:
         found = self._in_open_epoch(match, _pairs(match["values"]))
         if found.step is not None and match["i"] == match["n"]:
-            self._open = None  # a bar without a header of its own is evaluate's or predict's, not training's
+            self._open = None  # a bar without its own header is evaluate's or predict's, not training's
         return found
 
     def _in_open_epoch(self, match: re.Match[str], values: dict[str, str]) -> ProgressLine:
         i, n = int(match["i"]), int(match["n"])
-        if self._open is None or self._open[0] < 1 or not 0 < i <= n:  # of an epoch that was validated, or evaluate's
+        if self._open is None or self._open[0] < 1 or not 0 < i <= n:  # of a validated epoch, or evaluate's
             return ProgressLine(KERAS_BAR, values=values if any(name.startswith("val_") for name in values) else {})
         return _steps(KERAS_BAR, self._open[0] - 1, i, n, self._open[1], values)
 
     def _unnamed_bar(self, row: OutputFormat, i: int, n: int) -> ProgressLine:
-        """Anything may have a bar without a name: where a length is known to be the training's, only that counts."""
+        """Report an unnamed bar, which may show anything: once the training's length is known, only that counts."""
         self._bar = n
         if self._length is None:
             return self._iterations(row, i, n, {})
         return ProgressLine(row.name, i, n) if n == self._length and 0 < i <= n else ProgressLine(row.name)
 
     def _iterations(self, row: OutputFormat, i: int, n: int | None, values: dict[str, str]) -> ProgressLine:
-        """`i` iterations of `n`, of which it is not said whether they are an epoch's; no total that is only that.
+        """Report `i` of `n` iterations that may or may not be one epoch's, without a total that is only an epoch's.
 
-        Of two lengths, as of training and validation, that counts of which more was done.
+        Of two lengths, as of training and validation, the one with more work done counts.
         """
         if n is None:
             return ProgressLine(row.name, i, values=values, weak=True)
@@ -426,7 +426,7 @@ class FormatMatcher:
         return ProgressLine(row.name, before.done, total, values=values, weak=True, open_end=open_end)
 
     def _hugging_face(self, row: OutputFormat, match: re.Match[str]) -> ProgressLine:
-        """Its trainer logs while only the bar of training is shown."""
+        """Parse the Trainer's log, which is printed while only the training bar is shown."""
         pairs = {one["name"]: one["value"] for one in _HF_PAIR.finditer(match[0])}
         if row.name == HF_LOG and "loss" in pairs and self._bar is not None:
             self._length = self._bar
@@ -435,13 +435,13 @@ class FormatMatcher:
 
 
 def _steps(kind: str, done: int, i: int, n: int, epochs: int | None, values: dict[str, str]) -> ProgressLine:
-    """`i` of `n` iterations of an epoch, after `done` whole ones of `epochs`."""
+    """Report `i` of `n` iterations of an epoch, after `done` whole ones of `epochs`."""
     if i == 0:
         return ProgressLine(kind)
     return ProgressLine(kind, done * n + i, epochs * n if epochs else None, done + i / n, values)
 
 
 def _pairs(text: str | None) -> dict[str, str]:
-    """`name: number` or `name=number`, the names as measures are usually called."""
+    """Parse `name: number` or `name=number`, normalizing names to how measures are usually called."""
     found = _PAIR.finditer(text or "")
     return {one["name"].lower().rstrip(".").replace(". ", "_").replace(" ", "_"): one["value"] for one in found}

@@ -1,11 +1,11 @@
 """Counts the work that a generation repeated, as its output shows.
 
-Promise: only reports of one kind are compared. The first report of a kind in this generation is compared with the last
-one of that kind before it; if it is no further, what lies between was repeated. A count that goes back within one
-generation is no count of the whole training and tells nothing. Pure. Fed by `progress.py`.
+Promise: only reports of the same kind are compared: the first one in this generation with the last one before it; if it
+is no further, the work between them was repeated. A count that goes back within one generation does not count the whole
+training and says nothing. Pure. Fed by `progress.py`.
 
-Work after a generation's last report is not known, so the true loss may be higher by less than the distance between
-two reports.
+Work after a generation's last report is unknown, so the true loss may be higher by less than the distance between two
+reports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sidecar.output.formats import HF_EVALUATION, KERAS_BAR, ProgressLine
 from sidecar.protocol import Lost
 
-MOST_KINDS = 64  # more are no reports of a training
+MOST_KINDS = 64  # more are not reports of a training
 
 
 @dataclass
@@ -27,13 +27,16 @@ class _Series:
     epoch: float = 0.0  # reached by then
     distance: float | None = None  # between two, at least
     repeats: bool = False  # whether one count was reported more than once
-    comes: bool = False  # whether it was reported in this generation
-    before: bool = False  # whether it was in an earlier one
+    comes: bool = False  # whether it occurred in this generation
+    before: bool = False  # whether it occurred in an earlier one
     falls: bool = False
 
 
 class LostWorkCounter:
-    """`lost`: of the present generation; None while nothing can be compared, or the generation is not known."""
+    """Compares reports across generations.
+
+    `lost`: the current generation's; None while nothing can be compared, or the generation is unknown.
+    """
 
     def __init__(self) -> None:
         self.lost: Lost | None = None
@@ -41,20 +44,20 @@ class LostWorkCounter:
         self._generation: int | None = None
 
     def new_generation(self, generation: int | None) -> None:
-        """Begin the reports of another trainer. None: where its output begins is not known."""
+        """Begin another trainer's reports. None: where its output begins is unknown."""
         self.lost, self._generation = None, generation
         for series in self._series.values():
             series.before, series.comes = series.before or series.comes, False
 
     def begin_anew(self) -> None:
-        """Forget what was counted: the lines that told it were no count of the training."""
+        """Forget all counts: the lines they came from did not count the training."""
         self.lost = None
         self._series.clear()
 
     def report(self, report: ProgressLine) -> None:
-        """Take one line, in the order of the output."""
+        """Take one line, in output order."""
         given = report.epoch if report.step is None else report.step
-        if given is None or report.kind == HF_EVALUATION:  # one that a stop broke off is done again, and trains nothing
+        if given is None or report.kind == HF_EVALUATION:  # an interrupted evaluation is repeated, and trains nothing
             return
         series = self._series.get(report.kind)
         if series is None:
@@ -62,7 +65,7 @@ class LostWorkCounter:
                 return
             series = self._series[report.kind] = _Series(report.step is not None)
         elif series.iterations != (report.step is not None):
-            return  # the same kind of line, but another count
+            return  # the same kind of line, but another counter
         if series.comes:
             self._goes_on(series, given)
         elif series.before and not series.falls:
@@ -90,8 +93,8 @@ class LostWorkCounter:
 
     @staticmethod
     def _covered(series: _Series, given: float, report: ProgressLine) -> float:
-        """Return the work that this report covers itself; none if it is printed before the work."""
-        # Keras prints the bar of an epoch once more at its end, in the next generation if it was stopped before that.
+        """Return the work that this report itself covers; none if it is printed before the work."""
+        # Keras prints an epoch's bar once more at its end, in the next generation if it was stopped before that.
         closes_epoch = report.kind == KERAS_BAR and (report.epoch or 0.5).is_integer() and given == series.last
         if report.begins or closes_epoch or (series.repeats and not series.iterations):
             return 0.0

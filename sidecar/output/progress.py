@@ -1,14 +1,13 @@
-"""Reads the progress of training from what the trainer prints.
+"""Reads training progress from what the trainer prints.
 
-Promise: any text may be fed and nothing is raised; iterations and epochs never go back, unless a better count of
-iterations is found than one that may begin anew; once a hook has reported, no counter that the script itself prints
-moves iterations, speed or lost work; a printed configuration is no progress; numbers
-that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
-Called by `service.py`; understands plain `key=value` lines, JSON lines, the usual outputs of trainings
-(`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report).
+Promises: any text may be fed and nothing raises; iterations and epochs never go back, unless a better count of
+iterations replaces one that may restart; once a hook has reported, no counter printed by the script moves iterations,
+speed or lost work; a printed configuration is not progress; impossible numbers (NaN, 1e300, a negative step) are
+dropped field by field. Pure: no clock, no files.
 
-Times are CLOCK_BOOTTIME seconds. A line may carry its own (`time=…`), which then counts instead of
-the time at which it arrived.
+Called by `service.py` and `reshape/recording.py`; understands plain `key=value` lines, JSON lines, the common training
+outputs (`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report). Times are CLOCK_BOOTTIME
+seconds. A line's own time (`time=…`) takes precedence over the time at which it arrived.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from sidecar.protocol import Lost, Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
 MOST_SAVED = 16  # checkpoints whose time is kept
-WINDOW = 32  # reports that count for seconds per iteration, or more: those of the last two looks at the output,
-WINDOW_S = 5.0  # or of so long, since a pause of a training that reports each millisecond is not its speed
-SPACING_S = WINDOW_S / WINDOW  # reports closer than that to the one before count for one
+WINDOW = 32  # reports that count for seconds per iteration, or more: those of the last two reads of the output,
+WINDOW_S = 5.0  # or of this long, since a pause in a training that reports every millisecond is not its speed
+SPACING_S = WINDOW_S / WINDOW  # reports closer than this to the previous one count as one
 MOST = 10**12  # a count or value above this is a misread line
-REPORT_S = 600.0  # within which a hook's report arrives: an older time is the duration of a step, not a clock
-MOST_SEARCHED = 4 * 1024 * 1024  # bytes of output without reports of a hook that are searched for the newest count
-CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
+REPORT_S = 600.0  # within which a hook's report arrives: an older time is a step's duration, not a timestamp
+MOST_SEARCHED = 4 * 1024 * 1024  # bytes of output without hook reports to search for the newest count
+CLOCK_SLACK_S = 1.0  # how far a line's own time may be ahead of its arrival
 
 STEP_KEYS = ("step", "iteration", "iter", "global_step")
 TOTAL_KEYS = ("total", "total_steps", "total_iterations")
-PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stands still while the loss still tells something
-LAST = 10  # behind all ranks
-# Counts of iterations, the best one first: a hook's, Keras' own, a printed one, one that may begin anew, epochs.
+PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stalls while the loss is still informative
+LAST = 10  # after all ranks
+# Counts of iterations, best first: a hook's, Keras' own, a printed one, one that may restart, epochs.
 BY_HOOK, BY_KERAS, PRINTED, MAY_BEGIN_ANEW, ONLY_EPOCHS, ANYTHING = range(6)
 
 _BREAK = re.compile(r"[\r\n\x08\x1e]+")
@@ -50,39 +49,40 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
 _BY_HOOK = re.compile(r"(?:[A-Za-z_]\w{0,40}=[^\s=]+ )+time=[0-9]{1,12}\.[0-9]{6}$")  # as `plain.say` writes it
 _REPORT_END = re.compile(rb" time=[0-9]{1,12}\.[0-9]{6}(?=\n)")
-_CALL = re.compile(r"[A-Za-z_]\w*\([^()]*=")  # as Namespace(lr=0.1), a printed configuration
+_CALL = re.compile(r"[A-Za-z_]\w*\([^()]*=")  # as in Namespace(lr=0.1), a printed configuration
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
 _TOOK = re.compile(rf"(?<!\S)took=({NUMBER})(?!\S)")
-_SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on which data; at a name's beginning
+_SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # the data split, as a name's prefix
 _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
 
 
 class ProgressReader:
-    """Takes the trainer's output in order; `progress` is what was read so far."""
+    """Takes the trainer's output in order; `progress` is what has been read so far."""
 
     def __init__(self, pattern: str | None = None, measure: str = "", never: str = "") -> None:
-        """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad.
+        """Set up a reader. Raises `re.error` if `pattern` is invalid.
 
-        `measure`: the value that ranks before all others. `never`: a name that contains it ranks after all others.
+        `pattern`: a regular expression with some of the groups iteration, epoch, value, total. `measure`: the value
+        that ranks first. `never`: a name containing it ranks last.
         """
         self._measure, self._never = measure, never
         self.progress = Progress()
-        self.saved: dict[str, float] = {}  # the newest checkpoints announced: name -> when it was complete
+        self.saved: dict[str, float] = {}  # the newest checkpoints announced: name -> completion time
         self._pattern = re.compile(pattern) if pattern else None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest, self._skipping = "", False
         self._spawn_at: float | None = None
-        self._window: deque[tuple[int, float, int]] = deque()  # the newest step of each time, and of how many
+        self._window: deque[tuple[int, float, int]] = deque()  # newest step at each time, number of reports merged
         self._reports = 0  # in the window
         self._newest_step: int | None = None
-        self._newest_kind = ""  # the kind of line that told it
+        self._newest_kind = ""  # the kind of line that reported it
         self._hook_tells_epochs = False
         self._formats, self._losses = FormatMatcher(), LostWorkCounter()
-        self._counted_by = ANYTHING  # how good the best count of iterations is
+        self._counted_by = ANYTHING  # quality of the best count of iterations
 
     @property
     def lost(self) -> Lost | None:
-        """The work that this generation repeated."""
+        """Return the work that this generation repeated."""
         return self._losses.lost
 
     def new_generation(self, spawn_at: float) -> None:
@@ -96,7 +96,7 @@ class ProgressReader:
         self._empty_window()
 
     def new_output(self, generation: int | None) -> None:
-        """Begin the output of that generation; None: where it begins is not known."""
+        """Begin the output of that generation; None: where it begins is unknown."""
         self._formats.new_generation()
         self._losses.new_generation(generation)
 
@@ -121,10 +121,10 @@ class ProgressReader:
         self._skipping = False
 
     def find_newest_count(self, pieces: Iterator[bytes], at: float) -> None:
-        """Take the newest count of a trainer that has ended, of whose output some was never fed.
+        """Find the newest count of a trainer that has ended and whose output was fed only in part.
 
-        `pieces`: the output from its end on. All of it is searched for the report of a hook, and some megabytes for
-        what counts where there is none.
+        `pieces`: the output, from its end backward. All of it is searched for a hook's report, and some megabytes for
+        whatever counts if there is none.
         """
         searched = 0
         printed = Progress()
@@ -139,7 +139,7 @@ class ProgressReader:
             self._take_newest(printed)
 
     def _counted_alone(self, piece: bytes, at: float) -> Progress:
-        """Return what this piece tells without all before it; nothing if it counts less well than what is known."""
+        """Return what this piece alone reports; nothing if its count is worse than the known one."""
         alone = ProgressReader(self._pattern.pattern if self._pattern else None)
         alone.feed(piece + b"\n", at, late=True)
         return alone.progress if alone._counted_by <= self._counted_by else Progress()
@@ -160,7 +160,7 @@ class ProgressReader:
         text = _ANSI.sub("", text).strip()
         by_hook = _BY_HOOK.search(text) if text.endswith(tuple("0123456789")) and "time=" in text else None
         if by_hook and self._pattern is None:
-            text = by_hook[0]  # without what a script has printed before it and not ended
+            text = by_hook[0]  # without unterminated script output before it
         known = self._formats.line(text) if self._pattern is None and not by_hook else None
         pairs = (
             {} if known or _CALL.search(text) else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
@@ -195,22 +195,22 @@ class ProgressReader:
         )
         self._value(report.values)
         outranked = self._counted_by <= BY_KERAS and _rank_of_count(report) > self._counted_by
-        if not report.weak and not outranked:  # one that is weak may begin anew though nothing is done again
+        if not report.weak and not outranked:  # a weak one may restart though no work is repeated
             self._losses.report(report)
         if step is not None and at is not None:
             self._stepped(step, at, report.kind)
 
     def saved_step(self, name: str, done: int) -> None:
-        """Count what a checkpoint holds: the lines of those steps may be lost, with a shim that was killed.
+        """Count what a checkpoint holds: the lines of its steps may be lost if a shim was killed.
 
-        Only where its hook counts alike, and not that of a later training of the job, which counts from its own start.
+        Only if its hook counts the same way, and not for a later training of the job, which counts from its own start.
         """
         p = self.progress
         if self._counted_by <= PRINTED and BEHIND_TRAINING not in name and done <= (p.total_iterations or 0):
             self.progress = msgspec.structs.replace(p, iterations=max(p.iterations, done))
 
     def _iterations(self, report: ProgressLine) -> tuple[int | None, int | None]:
-        """Return step and total, or neither where a better count is known. Epochs are counted where nothing else is."""
+        """Return step and total, or neither if a better count is known. Epochs count where nothing else does."""
         step, total = report.step, report.total
         rank = _rank_of_count(report)
         if step is not None and report.by_hook and report.epoch is not None:
@@ -233,7 +233,7 @@ class ProgressReader:
         return step, total
 
     def _value(self, pairs: dict[str, Any]) -> None:
-        """Take the best-ranked value; a lower-ranked one never replaces it, so a curve has one measure only."""
+        """Take the best-ranked value; a lower-ranked one never replaces it, so that a curve shows one measure only."""
         have = self._rank(self.progress.value_name)
         ranked = ((r, name) for name in pairs if (r := self._rank(name)) is not None and (have is None or r <= have))
         for _, name in sorted(ranked):
@@ -250,7 +250,7 @@ class ProgressReader:
 
     def _stepped(self, step: int, at: float, kind: str) -> None:
         if self._spawn_at is None:
-            return  # read again after a restart, of an unknown trainer: its clock may be another machine's
+            return  # reread after a restart, of an unknown trainer: the clock may be another machine's
         p = self.progress
         if at < self._spawn_at:
             last = max(at, p.previous_last_step_at or at)
@@ -260,9 +260,9 @@ class ProgressReader:
             return
         if self._newest_step is not None and step < self._newest_step:
             if kind != self._newest_kind or step == self._newest_step - 1:
-                return  # another counter, as of validation or of a second process: not this one begun anew
+                return  # another counter, as of a validation or a second process: not this one restarting
             self._empty_window()
-        if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
+        if p.first_step_at is not None:  # the first step includes compilation and cold caches: it is not the speed
             self._extend_window(step, at)
         self._newest_step = step
         self._newest_kind = kind
@@ -274,7 +274,7 @@ class ProgressReader:
         )
 
     def _extend_window(self, step: int, at: float) -> None:
-        """Add a step. Of those that have about the same time only the newest is dated."""
+        """Add a step. Of steps at about the same time, only the newest is dated."""
         window = self._window
         close = len(window) > 1 and window[-1][1] - window[-2][1] < SPACING_S
         same = window.pop()[2] if close or (window and window[-1][1] == at) else 0
@@ -297,7 +297,7 @@ class ProgressReader:
 
 
 def _newest_report(piece: bytes) -> str:
-    """Return the last line with a step that a hook has written; empty if there is none."""
+    """Return the last report line by a hook that has a step; empty if there is none."""
     for end in reversed(list(_REPORT_END.finditer(piece))):
         line = piece[piece.rfind(b"\n", 0, end.start()) + 1 : end.end()]
         report = _BY_HOOK.search(line[-LINE_LIMIT:].decode("utf-8", "replace")) if b"step=" in line else None
@@ -307,7 +307,7 @@ def _newest_report(piece: bytes) -> str:
 
 
 def _rank_of_count(report: ProgressLine) -> int:
-    """Return how good a count of iterations a line of this kind has."""
+    """Return the rank of this line's count of iterations; lower is better."""
     if report.by_hook:
         return BY_HOOK
     if report.weak:
@@ -316,17 +316,17 @@ def _rank_of_count(report: ProgressLine) -> int:
 
 
 def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:
-    """Return the step, total and values among pairs of names and values."""
+    """Return the step, total and values among name-value pairs."""
     steps = [pairs[key] for key in STEP_KEYS if key in pairs]
     step, total = count(steps[0] if steps else None), count(next((pairs[k] for k in TOTAL_KEYS if k in pairs), None))
     if len({count(one) for one in steps}) > 1 or (step is not None and total is not None and step > total > 0):
-        return ProgressLine(kind)  # a printed configuration: no training has two numbers of steps, or more than all
+        return ProgressLine(kind)  # a printed configuration: no training has two step counts, or more than all
     return ProgressLine(kind, step, total, number(pairs.get("epoch")), pairs)
 
 
 @functools.lru_cache(maxsize=256)  # the same few names stand in each line
 def rank(name: str) -> int | None:
-    """Return the rank of a measure of success: lower is better, None is no measure."""
+    """Return the rank of a measure of success: lower is better; None: not a measure."""
     name = _plain(name).removesuffix("_step")
     if name == "value":
         return 0
@@ -356,7 +356,7 @@ def number(given: Any) -> float | None:
 
 
 def count(given: Any) -> int | None:
-    """Return a whole number from 0, else None."""
+    """Return a non-negative integer, else None."""
     value = number(given)
     return int(value) if value is not None and value >= 0 and value.is_integer() else None
 

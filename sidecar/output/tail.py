@@ -1,10 +1,10 @@
 """Follows the trainer's log file.
 
-Promise: returns every byte once and in order, over truncation and rotation (the shim moves a full file to `<output>.1`
-and begins another); a missing file counts as empty. Of a file that is long when it is first opened, since a job's log
-outlives its launches, only the beginning and the end are returned: reading all of it would delay the next training. So
-is what a training prints faster than it can be read, whose end is told only after its output; `passed_over` says so.
-Called by `service.py`.
+Promise: returns every byte once and in order, across truncation and rotation (the shim moves a full file to
+`<output>.1` and begins another); a missing file counts as empty. Of a file that is already long when first opened,
+since a job's log outlives its launches, only the beginning and the end are returned: reading all of it would delay the
+next training. The same goes for output that is printed faster than it can be read, since a trainer's end is reported
+only after its output; `passed_over` says so. Called by `service.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sidecar.kept_output import OLD
 
 PIECE = 256 * 1024  # bytes returned at once
 BEHIND = 1024 * 1024  # bytes at the end that are always returned
-FAR_BEHIND = 16 * BEHIND  # unread bytes from which on only the end is returned
-OVERLAP = 4096  # of two pieces that are read backwards, so that each line is whole in one of them
+FAR_BEHIND = 16 * BEHIND  # unread bytes beyond which only the end is returned
+OVERLAP = 4096  # between two pieces read backward, so that each line is whole in one of them
 
 
 class LogTail:
@@ -28,10 +28,10 @@ class LogTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._at = 0  # in it
+        self._at = 0  # offset in it
         self._met = False  # whether there has been a file
-        self._skip_to = 0  # where to go on after the first piece of it
-        self.began = 0  # where in its file the last piece began
+        self._skip_to = 0  # where to continue after its first piece
+        self.began = 0  # offset in its file at which the last piece began
         self.passed_over = False  # whether some of the output was not returned
 
     def read(self) -> bytes:
@@ -40,13 +40,13 @@ class LogTail:
             return b""
         piece = self._piece()
         if not piece and self._moved():
-            piece = self._piece()  # what came between the last look and the move
+            piece = self._piece()  # what came between the last read and the rotation
             if not piece and self._reopen():
                 piece = self._piece()
         return piece
 
     def backwards(self) -> Iterator[bytes]:
-        """Return all output that is kept, from its end on, in pieces of whole lines; the last piece first."""
+        """Return all output still kept, from its end backward, in pieces of whole lines."""
         for path in (self._path, self._path.with_name(self._path.name + OLD)):
             with contextlib.suppress(OSError), path.open("rb") as file:
                 end = size = file.seek(0, os.SEEK_END)
@@ -77,11 +77,11 @@ class LogTail:
         if self._skip_to and piece:
             self._at, self._skip_to = self._skip_to, 0
             self.passed_over = True
-            return piece + b"\n"  # two cut lines are no whole one
+            return piece + b"\n"  # two cut lines do not make a whole one
         return piece
 
     def _moved(self) -> bool:
-        """True if the path now names another file; False while it names none."""
+        """Return whether the path now names another file; False while it names none."""
         if self._file is None:
             return False
         try:

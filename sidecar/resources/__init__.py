@@ -1,1 +1,1 @@
-"""Measures and limits resources of a pod or node: GPUs, usage, CPU."""
+"""Measures and limits the resources of a pod or node: GPUs, usage, CPU."""

@@ -1,8 +1,8 @@
 """Reports to the coordinator which GPUs this node has, whether they work, and how busy the node is.
 
-Promise: reports at every heartbeat until it is told to end, and after any error (no coordinator, a GPU off the bus)
-reports again. A known GPU that can no longer be read is reported unhealthy, not left out. Needs no right at the
-Kubernetes API. Called by `reshape agent`, one on each node.
+Promise: reports at every heartbeat until told to end, and keeps reporting after any error (no coordinator, a GPU off
+the bus). A known GPU that can no longer be read is reported unhealthy, not omitted. Needs no Kubernetes API access.
+Called by `reshape agent`, one per node; `reshape/services/local_gpus.py` uses its inventory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentError(Exception):
-    """An error in the agent's settings or of its coordinator, as a sentence."""
+    """Raised for an error in the agent's settings or from its coordinator, as a sentence."""
 
 
 @dataclass
@@ -61,9 +61,9 @@ class NvmlInventory:
 
 
 def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
-    """Return the GPUs that a line such as `node=4xV100` gives to this node; None if no line names it.
+    """Return the GPUs that a line such as `node=4xV100` gives this node; None if no line names it.
 
-    Their ids contain the node's name, so they are unique over all nodes.
+    Their ids contain the node's name, so that they are unique across nodes.
     """
     for line in lines:
         name, _, given = (part.strip() for part in line.partition("#")[0].partition("="))
@@ -78,7 +78,7 @@ def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
 
 
 class NodeAgent:
-    """Reports of one node. `folder`: holds emulated inventories, read again for each report."""
+    """Reports for one node. `folder`: holds emulated inventories, reread for each report."""
 
     def __init__(self, node: str, coordinator: str, key: bytes, heartbeat_s: float, folder: Path | None = None) -> None:
         address = urlsplit(coordinator)
@@ -109,7 +109,7 @@ class NodeAgent:
             end.wait(self._heartbeat_s)
 
     def report(self) -> NodeReply:
-        """Report once; return the reply. `AgentError` if that failed."""
+        """Report once; return the reply. Raises `AgentError` on failure."""
         self._seq = max(self._seq + 1, int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000))
         report = NodeReport(
             boot=self._boot,

@@ -1,8 +1,8 @@
-"""Watches the GPUs of this machine for errors that the driver reports, called Xids, and the driver for a hang.
+"""Watches this machine's GPUs for errors reported by the driver (Xids), and the driver for a hang.
 
-Promises: raises nothing, and never waits; an error of the hardware or the driver marks its GPU for as long as this
-process lives, since only a reset mends it; an error that a program has made does not. Called by the inventory of a
-machine (`agent.py`) at each report; pynvml is imported on first use.
+Promises: raises nothing and never waits; a hardware or driver error marks its GPU for the life of this process, since
+only a reset fixes it; an error caused by a program does not. Called by a machine's inventory (`agent.py`) at each
+report and by `service.py` (`HangWatch`); pynvml is imported on first use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-# Errors that programs make; the next one on the same GPU does not have them. Any other number marks the GPU.
+# Errors caused by programs, which do not affect the next program on that GPU. Any other number marks the GPU.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 MEANING = {
     48: "memory error that cannot be corrected",
@@ -29,22 +29,25 @@ MEANING = {
 }
 
 
-STALE_BEATS, AWAY_BEATS = 3.0, 1.5  # heartbeats: readings that are older, a pause of this process that is longer
+STALE_BEATS, AWAY_BEATS = 3.0, 1.5  # heartbeats: the age of stale readings, a gap in which this process did not run
 
 
 class HangWatch:
-    """Says whether the driver hangs: its readings are old, though this process has run all the time.
+    """Detects a hanging driver: its readings are stale although this process ran all the time.
 
-    One that was stopped, or whose machine was paused, finds old readings, too, and waits for new ones first.
+    A process that was stopped, or whose machine was paused, also finds stale readings; it waits for new ones first.
     """
 
     def __init__(self, beat_s: float) -> None:
-        """`beat_s`: seconds after which it is asked again, at most, while this process runs."""
+        """`beat_s`: the longest interval in seconds at which it is asked while this process runs."""
         self._beat_s = beat_s
         self._asked_at = self._awake_since = float("-inf")
 
     def hangs(self, read_at: float, now: float) -> bool:
-        """Ask with the time of the newest readings; both in seconds of CLOCK_BOOTTIME."""
+        """Return whether the driver hangs.
+
+        `read_at`, `now`: time of the newest readings and now, in s of CLOCK_BOOTTIME.
+        """
         if now - self._asked_at > AWAY_BEATS * self._beat_s:
             self._awake_since = now
         self._asked_at = now
@@ -57,11 +60,11 @@ class XidWatch:
     def __init__(self, nvml: Any = None) -> None:
         """`nvml`: replaces the module pynvml in tests."""
         self._nvml = nvml
-        self._sets: dict[str, Any] = {}  # of events, by the GPU's UUID: one that is lost cannot tell its own
+        self._sets: dict[str, Any] = {}  # event sets by GPU UUID: a lost GPU cannot tell its own
         self._marked: dict[str, str] = {}
 
     def problems(self) -> dict[str, str]:
-        """Return UUID -> sentence for each GPU that has had an error which only a reset mends."""
+        """Return UUID -> sentence for each GPU with an error that only a reset fixes."""
         if self._sets or self._open():
             for gpu_id, events in self._sets.items():
                 if not self._take(gpu_id, events):
@@ -70,7 +73,7 @@ class XidWatch:
         return dict(self._marked)
 
     def _open(self) -> bool:
-        """Ask the driver for events of each GPU that has them."""
+        """Subscribe to events of each GPU that supports them."""
         try:
             self._nvml = self._nvml or importlib.import_module("pynvml")
             self._nvml.nvmlInit()
@@ -92,7 +95,7 @@ class XidWatch:
         return bool(self._sets)
 
     def _take(self, gpu_id: str, events: Any) -> bool:
-        """Take what has happened to one GPU; False if this session of NVML is void."""
+        """Take a GPU's pending events; return False if this NVML session is void."""
         nvml = self._nvml
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Proves that a trainer's GPUs are free again before its end is reported, upon which they are handed on.
+"""Proves that a trainer's GPUs are free before its end is reported, after which they are handed on.
 
-The shim sees that no process of it is left; the driver gives memory back a moment later. Promises: an end waits at
-most `RELEASE_S` for the proof, also if the driver hangs, and without a reading from before the start not at all.
-Called by `service.py`.
+The shim sees that none of its processes is left; the driver frees memory a moment later. Promises: an end waits at most
+`RELEASE_S` for the proof, even if the driver hangs, and not at all without a reading from before the start. Called by
+`service.py`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from sidecar.resources.gpus import SLACK, Footprint, GpuProbe
 
 log = logging.getLogger(__name__)
 
-READ_S, RELEASE_S, PAUSE_S = 3.0, 10.0, 0.05  # seconds: to read before a start, for the proof, between two looks
+READ_S, RELEASE_S, PAUSE_S = 3.0, 10.0, 0.05  # seconds: to read before a start, for the proof, between two reads
 
 
 class ReleaseProof:
-    """Of one sidecar: what its GPUs held before the trainer began, and whether they hold no more than that."""
+    """Compares what a sidecar's GPUs hold with what they held before the trainer began."""
 
     def __init__(self, probe: GpuProbe, thread: Executor) -> None:
-        """`thread`: in which the probe is used."""
+        """`thread`: the executor in which the probe runs."""
         self._probe, self._thread = probe, thread
         self._before: Mapping[str, Footprint] = {}
 
     async def begin(self, gpu_ids: Sequence[str], holder: GpuHolder | None = None) -> None:
-        """Read what these GPUs hold; a trainer starts next.
+        """Read what these GPUs hold before a trainer starts.
 
-        `holder`: a process of ours that holds memory of one of them for now, whose last reading is kept.
+        `holder`: a process of ours that currently holds memory of one of them, whose previous reading is kept.
         """
         before, self._before = self._before, await self._read(gpu_ids, READ_S) or {}
         if holder is not None and holder.gpu_id in before:
@@ -46,7 +46,7 @@ class ReleaseProof:
         until, held = asyncio.get_running_loop().time() + RELEASE_S, list[str]()
         while before and (left := until - asyncio.get_running_loop().time()) > 0:
             now = await self._read(list(before), left)
-            if now is None:  # a reading that began shortly before the end of the wait tells no more than the last one
+            if now is None:  # a reading begun shortly before the deadline adds nothing to the last one
                 return held or [
                     "NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"
                 ]
@@ -57,7 +57,7 @@ class ReleaseProof:
         return held
 
     async def _read(self, gpu_ids: Sequence[str], within_s: float) -> dict[str, Footprint] | None:
-        """Return what each GPU holds that can be read; None if the driver does not answer."""
+        """Return what each readable GPU holds; None if the driver does not answer."""
         reading = asyncio.get_running_loop().run_in_executor(self._thread, self._probe.footprints, gpu_ids)
         try:
             return await asyncio.wait_for(reading, within_s)
@@ -66,13 +66,13 @@ class ReleaseProof:
 
 
 def _held(gpu_id: str, was: Footprint, now: Footprint | None, holder: GpuHolder | None) -> str:
-    """Return what a GPU still holds; empty if no more than before, or if it cannot be read, which is told elsewhere."""
+    """Return what a GPU still holds; empty if no more than before, or if unreadable, which is reported elsewhere."""
     if now is None:
         return ""
     pids = now.pids - was.pids
     if holder is not None and holder.gpu_id == gpu_id:
         pids = _without(holder, pids)
-        more = 0  # how much of it is the holder's is not known here
+        more = 0  # how much of it is the holder's is unknown here
     else:
         more = now.memory - was.memory
     if pids:
@@ -81,9 +81,10 @@ def _held(gpu_id: str, was: Footprint, now: Footprint | None, holder: GpuHolder 
 
 
 def _without(holder: GpuHolder, pids: frozenset[int]) -> frozenset[int]:
-    """Return the processes that are not the holder.
+    """Return the processes other than the holder.
 
-    In a container the driver names it by a pid of the machine, which is not known here: one alone is the holder then.
+    In a container, the driver may report the machine's pids, which are unknown here: a single process is then the
+    holder.
     """
     if holder.pid in pids:
         return pids - {holder.pid}

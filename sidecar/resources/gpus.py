@@ -1,9 +1,9 @@
-"""Reads GPUs through one probe: real ones by NVML, or emulated ones.
+"""Reads GPUs through one probe: real ones with NVML, or emulated ones.
 
-Promise: raises nothing, whatever NVML does (no library, no driver, a GPU fallen off the bus); a GPU that cannot be read
-is reported unhealthy with a sentence. Only GPUs that were asked for are
-touched. Called by `service.py` once per heartbeat interval in a thread, since a driver can hang,
-and by the node agent (`list_gpus`). pynvml is imported on first use: most machines have none.
+Promise: raises nothing, whatever NVML does (no library, no driver, a GPU off the bus); an unreadable GPU is reported
+unhealthy with a sentence. Only the requested GPUs are touched. Called by `service.py` once per heartbeat interval in a
+thread, since a driver can hang, and by the node agent (`list_gpus`). pynvml is imported on first use: most machines
+have none.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, Protocol
 from sidecar.protocol import GpuReading, Usage
 
 SLACK = 256 << 20  # bytes of a GPU that the driver may keep for itself
-MACHINE = "pid:[4026531836]"  # the machine's own PID namespace, whose number the kernel fixes
+MACHINE = "pid:[4026531836]"  # the machine's initial PID namespace, whose inode number the kernel fixes
 DEVICE = "/dev/nvidia"
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What processes hold of one GPU now."""
+    """What processes currently hold of one GPU."""
 
     memory: int  # bytes
     pids: frozenset[int]  # that compute on it; in a container they may be the machine's
-    held: Mapping[int, int] = field(default_factory=dict)  # bytes by pid, of those of which they are known
+    held: Mapping[int, int] = field(default_factory=dict)  # bytes by pid, where known
 
 
 class GpuProbe(Protocol):
@@ -38,14 +38,14 @@ class GpuProbe(Protocol):
     emulated: bool
 
     def read(self, gpu_ids: Sequence[str], usage: Usage, pids: Collection[int] | None = None) -> list[GpuReading]:
-        """One reading per id, in the same order. `usage` is what the trainer uses of the machine.
+        """Return one reading per id, in the same order. `usage`: what the trainer uses of the machine.
 
-        `pids`: all processes of its launch, as /proc names them here; None if they cannot be told.
+        `pids`: all processes of its launch, by their pids here; None if unknown.
         """
         ...
 
     def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
-        """What processes hold of each GPU that can be read."""
+        """Return what processes hold of each readable GPU."""
         ...
 
 
@@ -60,7 +60,7 @@ class DeviceInfo:
 
 
 class EmulatedProbe:
-    """Emulated GPUs: as busy as the trainer keeps the CPU, and always healthy."""
+    """Emulates GPUs: as busy as the trainer keeps the CPU, and always healthy."""
 
     emulated = True
 
@@ -77,7 +77,7 @@ class EmulatedProbe:
 
 
 class NoProbe:
-    """No readings: this container cannot see the trainer's GPUs; the node agent watches them."""
+    """Reads nothing: this container cannot see the trainer's GPUs; the node agent watches them."""
 
     emulated = False
 
@@ -89,12 +89,12 @@ class NoProbe:
 
 
 class NvmlProbe:
-    """Real GPUs by UUID."""
+    """Reads real GPUs by UUID."""
 
     emulated = False
 
     def __init__(self, nvml: Any = None, proc: Path = Path("/proc")) -> None:
-        """`nvml`, `proc`: replace the module pynvml and the kernel's folder in tests."""
+        """`nvml`, `proc`: replace pynvml and /proc in tests."""
         self._nvml, self._proc = nvml, proc
         self._open = False
 
@@ -106,7 +106,7 @@ class NvmlProbe:
         readings = [self._one(gpu_id) for gpu_id in gpu_ids]
         self._share([reading for reading in readings if reading.healthy], pids)
         if not all(reading.healthy for reading in readings):
-            self._close()  # a driver that was reloaded answers only a fresh session
+            self._close()  # a reloaded driver answers only a new session
         return readings
 
     def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
@@ -126,19 +126,19 @@ class NvmlProbe:
         return Footprint(memory, frozenset(running), known)
 
     def _running(self, handle: Any) -> dict[int, int | None] | None:
-        """Return the bytes, where they are known, of each process that computes on a GPU; None if NVML does not say."""
+        """Return the bytes, where known, of each process that computes on a GPU; None if NVML does not say."""
         try:
             running = list(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        except self._nvml.NVMLError:  # a slice of a GPU, or a container that may not know
+        except self._nvml.NVMLError:  # a MIG slice, or a container that may not know
             return None
         sizes = ((int(one.pid), getattr(one, "usedGpuMemory", None)) for one in running)
         return {pid: size if isinstance(size, int) else None for pid, size in sizes}
 
     def _share(self, readings: Sequence[GpuReading], pids: Collection[int] | None) -> None:
-        """Say in each reading how much of the memory these processes hold, and how much others do.
+        """Fill in how much memory of each GPU these processes hold, and how much others do.
 
-        In a container NVML may name processes as the machine does. A name that is ours by chance is told by this: no
-        GPU is open in that process. If none of ours is named though one has a GPU open, nothing is known.
+        In a container, NVML may report the machine's pids. A pid that is ours only by coincidence is recognized because
+        that process has no GPU open. If none of ours is listed though one has a GPU open, nothing is known.
         """
         if pids is None or not readings:
             return
@@ -161,7 +161,7 @@ class NvmlProbe:
             reading.memory_others = rest if rest > SLACK else 0
 
     def _same_names(self) -> bool:
-        """Return whether processes have the same names here as on the whole machine."""
+        """Return whether pids here are the machine's pids."""
         with contextlib.suppress(OSError):
             return str((self._proc / "self" / "ns" / "pid").readlink()) == MACHINE
         return False
@@ -174,7 +174,7 @@ class NvmlProbe:
                     yield pid
 
     def _start(self) -> str | None:
-        """Start NVML; return why it cannot be used, or None."""
+        """Initialize NVML; return why it cannot be used, or None."""
         if self._open:
             return None
         try:
@@ -197,14 +197,14 @@ class NvmlProbe:
             return GpuReading(gpu_id=gpu_id, healthy=False, problem=f"GPU {gpu_id} cannot be read: {error}")
         try:
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        except nvml.NVMLError_NotSupported:  # a slice of a GPU (MIG) does not say
+        except nvml.NVMLError_NotSupported:  # a MIG slice does not say
             busy = None
         except nvml.NVMLError as error:
             return GpuReading(gpu_id=gpu_id, healthy=False, problem=f"GPU {gpu_id} cannot be read: {error}")
         return GpuReading(gpu_id=gpu_id, utilisation=busy, memory_used=memory.used, memory_total=memory.total)
 
     def _memory(self, handle: Any) -> Any:
-        """Return the memory of a GPU; what is in use without what the driver keeps, where it tells these apart."""
+        """Return a GPU's memory; usage excludes what the driver reserves, where it tells these apart."""
         nvml = self._nvml
         with contextlib.suppress(AttributeError, TypeError, nvml.NVMLError):  # the module or the driver is too old
             return nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
@@ -215,11 +215,11 @@ class NvmlProbe:
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
-            pass  # it had already gone
+            pass  # it was already gone
 
 
 def _names_gpu(file: Path) -> bool:
-    """Return whether this file descriptor of a process is of a GPU: /dev/nvidia0, not /dev/nvidiactl."""
+    """Return whether this file descriptor is a GPU's: /dev/nvidia0, not /dev/nvidiactl."""
     with contextlib.suppress(OSError):
         return str(file.readlink()).removeprefix(DEVICE).isdigit()
     return False
@@ -231,7 +231,7 @@ def probe_for(kind: str, memory: int | None) -> GpuProbe:
 
 
 def list_gpus(nvml: Any = None) -> list[DeviceInfo]:
-    """Return every GPU of this machine that NVML lists; none without library or driver."""
+    """Return every GPU that NVML lists on this machine; none without library or driver."""
     try:
         nvml = nvml or importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -248,7 +248,7 @@ def list_gpus(nvml: Any = None) -> list[DeviceInfo]:
 
 
 def device_minors() -> dict[str, int]:
-    """Return the number N of each GPU's device file /dev/nvidiaN by the GPU's UUID, where NVML tells it."""
+    """Return GPU UUID -> N of its device file /dev/nvidiaN, where NVML tells it."""
     return {gpu.gpu_id: gpu.minor for gpu in list_gpus() if gpu.minor is not None}
 
 

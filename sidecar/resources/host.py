@@ -1,7 +1,7 @@
-"""Measures the load of the machine: R(w, t) of SpeCon, which breaks ties between nodes.
+"""Measures the machine's load: R(w, t) of SpeCon, which breaks ties between nodes.
 
-Promise: shares between 0 and 1, or None if they are not known; never raises. /proc/stat and /proc/meminfo describe the
-whole machine, also inside a container, as needed here. Called by the node agent at each report.
+Promise: shares between 0 and 1, or None if unknown; never raises. /proc/stat and /proc/meminfo describe the whole
+machine, even inside a container, as needed here. Called by the node agent at each report.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 from sidecar.resources.usage import kernel_text
 
 PROC = Path("/proc")
-IDLE = (3, 4)  # columns of /proc/stat: idle, and idle because a disk is slow
-TIMES = 8  # columns that add up to all time; those of guests are counted in the first two
+IDLE = (3, 4)  # columns of /proc/stat: idle and iowait
+TIMES = 8  # columns that add up to all time; guest times are included in the first two
 
 
 class HostUsage:
-    """The machine's use of CPU and memory."""
+    """Measures the machine's use of CPU and memory."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._before = self._times()
 
     def cpu(self) -> float | None:
-        """Return the share of cores that were busy since the last call."""
+        """Return the share of CPU time that was busy since the last call."""
         before, now = self._before, self._times()
         self._before = now or before
         if not before or not now:
@@ -39,7 +39,7 @@ class HostUsage:
         return min(1.0, max(0.0, 1.0 - available / whole)) if whole else None
 
     def _times(self) -> list[int]:
-        """Return the times of all cores together since the machine started; empty if unreadable."""
+        """Return the CPU times of all cores since boot; empty if unreadable."""
         try:
             words = (self._proc / "stat").read_text().split("\n", 1)[0].split()
             times = [int(word) for word in words[1 : 1 + TIMES]]
@@ -49,6 +49,6 @@ class HostUsage:
 
 
 def memory_bytes(proc: Path) -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and those that a new process could have; zeros if unknown."""
+    """Return the bytes of total and of available memory; zeros if unknown."""
     found = dict(re.findall(r"(?m)^(MemTotal|MemAvailable):\s+([0-9]+) kB$", kernel_text(proc / "meminfo")))
     return (int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024) if len(found) == 2 else (0, 0)

@@ -1,9 +1,9 @@
-"""Holds the trainer below a number of CPU cores, for limits of FlowCon.
+"""Holds the trainer below a number of CPU cores, for FlowCon's limits.
 
-Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any time
-and changes only the trainer's speed; a limit that an earlier sidecar of this launch left is lifted first. Uses a
-control group of the kernel where one can be made, else stops and continues the trainer's process group ten times a
-second. Called by `service.py` in its sampling thread; the launcher lifts limits that a killed launch has left.
+Promises: only this launch's trainer and its children are held; a limit can be set, changed and lifted at any time and
+changes only the trainer's speed; a limit left by an earlier sidecar of this launch is lifted first. Uses a control
+group where one can be made, else stops and continues the trainer's process group ten times a second. Called by
+`service.py` in its sampling thread; the launcher lifts limits left by a killed launch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from sidecar.resources.usage import LIMIT_GROUP, process_tree
 log = logging.getLogger("sidecar")
 
 PERIOD_S = 0.1
-LEAST_QUOTA = 1000  # microseconds, the kernel's own
-LEAST_CORES = 0.01  # likewise: the kubelet raises what is lower
+LEAST_QUOTA = 1000  # microseconds, the kernel's minimum
+LEAST_CORES = 0.01  # likewise: the kubelet raises anything lower
 LEAST_SHARE = 0.01
 
 
 class LimitMechanism(Protocol):
-    """One way to hold processes. `name` is shown to users. Calls may be repeated."""
+    """One way to hold processes. `name` is shown to users. Calls are idempotent."""
 
     @property
     def name(self) -> str: ...
 
     def hold(self, pid: int, cores: float, used: float | None) -> None:
-        """Hold `pid` and its children. OSError if that is not possible here."""
+        """Hold `pid` and its children. Raises OSError if that is not possible here."""
 
     def lift(self) -> bool:
-        """Lift the limit, also one that an earlier process of ours left. False if it has to be asked again."""
+        """Lift the limit, even one left by an earlier process of ours. Return False if it must be called again."""
 
 
 class CpuLimiter:
@@ -46,16 +46,16 @@ class CpuLimiter:
     def __init__(self, mechanisms: list[LimitMechanism]) -> None:
         self._mechanisms = mechanisms
         self._met: int | None = None
-        self._free = self._lift_all()  # whether nothing can be held
+        self._free = self._lift_all()  # whether nothing can still be held
 
     def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
         """Limit `pid` and its children to `cores`, or lift the limit (None). Return the mechanism in force, or "".
 
-        `used`: cores they use now. Call it repeatedly: each call includes new children and their use.
+        `used`: cores in use now. Call it repeatedly: each call accounts for new children and current use.
         """
         if pid is not None and pid != self._met:
             self._met = pid
-            with contextlib.suppress(OSError):  # a sidecar that was killed may have left it stopped
+            with contextlib.suppress(OSError):  # a killed sidecar may have left it stopped
                 os.killpg(pid, signal.SIGCONT)
         if pid is None or cores is None:
             self._free = self._free or self._lift_all()
@@ -93,9 +93,9 @@ def for_launch(name: str, pod: bool) -> CpuLimiter:
 
 
 class ControlGroup:
-    """A control group of its own below ours, with a quota; version 1 or 2 of the kernel's interface.
+    """Holds processes in a control group below ours, with a CPU quota; v1 or v2.
 
-    It holds a trainer that FlowCon limits, and all processes of an emulated node.
+    Used for a trainer that FlowCon limits, and for all processes of an emulated node.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ControlGroup:
         cgroups: Path = Path("/sys/fs/cgroup"),
         below: ControlGroup | None = None,
     ) -> None:
-        """`below`: the group in which it is; by default ours."""
+        """`below`: the parent group; ours by default."""
         self._proc, (ours, self._version) = proc, _cpu_group(proc, cgroups)
         self._parent: Path = ours if below is None else below.folder
         self.folder: Path = self._parent / f"{LIMIT_GROUP}{name}"
@@ -116,11 +116,11 @@ class ControlGroup:
 
     @property
     def members(self) -> Path:
-        """Return the file that a process enters by writing its id into it."""
+        """Return the file that a process enters by writing its pid to it."""
         return self.folder / "cgroup.procs"
 
     def give(self, cores: float) -> None:
-        """Make it, for so many cores. OSError if that is not possible here."""
+        """Create the group with a quota of `cores`. Raises OSError if that is not possible here."""
         self.folder.mkdir(exist_ok=True)
         period = round(PERIOD_S * 1e6)
         quota = max(LEAST_QUOTA, round(cores * period))
@@ -144,7 +144,7 @@ class ControlGroup:
         if self._version == 2 and device_filter.permitted(str(self.folder)) is not None:
             with contextlib.suppress(OSError):  # it never had a quota
                 (self.folder / "cpu.max").write_text("max")
-            return True  # the shim's: whoever left it could open any GPU
+            return True  # the shim's: a process moved out of it could open any GPU
         try:
             members = self.members.read_text().split()
         except OSError:
@@ -160,7 +160,7 @@ class ControlGroup:
 
 
 def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
-    """Return our own group of the CPU controller, and the interface's version."""
+    """Return our own group of the CPU controller, and the version of control groups."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     except OSError:
@@ -173,9 +173,9 @@ def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
 
 
 class StopAndGo:
-    """SIGSTOP and SIGCONT to the trainer's process group, so that it runs for a share of each tenth of a second.
+    """Sends SIGSTOP and SIGCONT to the trainer's process group, so that it runs for a share of each tenth of a second.
 
-    The share follows from the use with the last share, since the number of its threads is not known.
+    The share follows from the CPU use under the last share, since the number of threads is unknown.
     """
 
     name = "stop and go"
@@ -187,7 +187,7 @@ class StopAndGo:
         self._thread: threading.Thread | None = None
 
     def hold(self, pid: int, cores: float, used: float | None) -> None:
-        at_once = max(1.0, (used or 0.0) / self.share)  # cores, while it runs
+        at_once = max(1.0, (used or 0.0) / self.share)  # cores while it runs
         self.share = min(1.0, max(LEAST_SHARE, cores / at_once))
         if self._leader != pid:
             share = self.share

@@ -1,9 +1,8 @@
-"""Measures what processes that are not ours use of this machine: cores and memory, which no training can have.
+"""Measures the cores and memory that other people's processes use on this machine and no training can have.
 
-Promises: what our processes use is never counted as use of others, also when one of them begins or ends between two
-samples; never raises. Only the processors on which this process may run count, as only these are given to trainings.
-The cost of a sample grows with the number of our processes, not with those of the machine. Called by
-`reshape/services/machine_load.py` at each heartbeat.
+Promises: our own use is never counted as others', even when one of our processes begins or ends between two samples;
+never raises. Only CPUs on which this process may run count, as only these are given to trainings. A sample's cost grows
+with the number of our processes, not the machine's. Called by `reshape/services/machine_load.py` at each heartbeat.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ FIELD = re.compile(r"(?m)^(\w+):\s+([0-9]+) kB$")
 
 @dataclass(frozen=True)
 class MachineUse:
-    """Mean use of the machine since the last sample: shares of all of it, and what of it is not ours."""
+    """Mean use of the machine since the last sample: shares of the whole, and the part that is not ours."""
 
     cpu_use: float
     memory_use: float
@@ -33,7 +32,7 @@ class MachineUse:
 
 
 class MachineMeter:
-    """Measures by differences between two samples."""
+    """Measures the difference between two samples."""
 
     def __init__(self, proc: Path = PROC, processors: Collection[int] | None = None) -> None:
         self._proc = proc
@@ -41,21 +40,21 @@ class MachineMeter:
         self._last: tuple[float, float, dict[int, float]] | None = None  # when, busy seconds, those of our trees
 
     def sample(self, roots: Iterable[int], now: float) -> MachineUse | None:
-        """Return the use since the last call; None at the first one, and where the kernel does not tell it.
+        """Return the use since the last call; None at the first one, and where the kernel does not tell.
 
-        `roots`: processes that are ours with all their descendants. `now`: seconds of a clock that never jumps.
+        `roots`: processes that are ours with all their descendants. `now`: seconds of a monotonic clock.
         """
         busy_s, whole, unused = self._busy_s(), *memory_bytes(self._proc)
         seconds, members = dict[int, float](), set[int]()
         for root in sorted(set(roots)):
-            if root not in members:  # else it stands below another one
+            if root not in members:  # else it is a descendant of another one
                 found, seconds[root] = processor_seconds(self._proc, root)
                 members |= found
         last, self._last = self._last, None if busy_s is None else (now, busy_s, seconds)
         if last is None or busy_s is None or now <= last[0] or whole <= 0:
             return None
         lasted = now - last[0]
-        # A tree that began since then has used all its time since then; one that has ended is no longer seen.
+        # A tree that began since then used all its time since then; one that has ended is no longer visible.
         ours = sum(max(0.0, used - last[2].get(root, 0.0)) for root, used in seconds.items())
         all_of_it = max(0.0, busy_s - last[1])
         held = sum(_held(self._proc, pid) for pid in members)
@@ -67,7 +66,7 @@ class MachineMeter:
         )
 
     def _busy_s(self) -> float | None:
-        """Return the seconds that our processors have worked since the machine started, all together."""
+        """Return the seconds that our CPUs have been busy since boot, in total."""
         rows = PROCESSOR.findall(kernel_text(self._proc / "stat"))
         times = [list(map(int, words.split()[:TIMES])) for number, words in rows if int(number) in self._processors]
         if not times or any(len(one) < TIMES for one in times):
@@ -76,6 +75,6 @@ class MachineMeter:
 
 
 def _held(proc: Path, pid: int) -> int:
-    """Return the bytes of a process that could not be dropped: pages of files are no use of memory."""
+    """Return a process's unreclaimable bytes: file-backed pages do not count."""
     fields = dict(FIELD.findall(kernel_text(proc / str(pid) / "status")))
     return (int(fields.get("RssAnon", 0)) + int(fields.get("RssShmem", 0))) * 1024

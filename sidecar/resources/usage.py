@@ -1,9 +1,9 @@
 """Measures what the trainer and its children use: CPU cores, resident memory, block I/O and, in a pod, network I/O.
 
-Promise: a process that has gone, a missing kernel file and a counter that went back give less, never an error. Called
-by `service.py` once per heartbeat interval, in a thread. Reads the trainer's own control group if it has one (which
-also counts children that have ended), else /proc from the trainer down. A trainer in another container is measured by
-its shim.
+Promise: a process that is gone, a missing kernel file or a counter that went back yields less information, never an
+error. Called by `service.py` once per heartbeat interval, in a thread. Reads the trainer's own control group if it has
+one (which also counts children that have ended), else /proc from the trainer down. A trainer in another container is
+measured by its shim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from sidecar.protocol import ShimStatus, Usage
 
 LIMIT_GROUP = "reshape-"  # prefix of the groups in which `limits.py` holds trainers
-PIECE = 64 * 1024  # bytes that are read at once
+PIECE = 64 * 1024  # bytes per read
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -27,27 +27,27 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class _Counters:
     cpu_s: float  # ever used
     memory: int  # bytes
-    group: bool  # whether a control group counted them: two ways of counting are not to be compared
+    group: bool  # whether a control group counted them: the two methods are not comparable
     block_io: int | None = None  # bytes ever read and written
-    network_io: int | None = None  # bytes that ever came and went
+    network_io: int | None = None  # bytes ever received and sent
 
 
 class UsageMeter:
-    """Measures by differences of counters between two samples."""
+    """Measures differences of counters between two samples."""
 
     def __init__(
         self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), network: bool = False
     ) -> None:
         """`network`: whether the network traffic here is the trainer's own, as in a pod."""
         self._proc, self._cgroups, self._network = proc, cgroups, network
-        self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
-        self._ours = ""  # the groups that we were in at the last look
+        self._last: tuple[int, float, _Counters] | None = None  # pid, when, counters
+        self._ours = ""  # our own groups at the last sample
 
     def sample(self, pid: int | None, now: float, shim: ShimStatus | None = None) -> Usage:
         """Return the usage; cores are the mean since the last sample of the same pid.
 
-        `pid`: the trainer, None if none runs. `shim`: its status if the trainer is in another container, where `pid`
-        names no process of ours.
+        `pid`: the trainer, None if none runs. `shim`: its status if the trainer is in another container, where `pid` is
+        not one of our processes.
         """
         counters = None if pid is None else self._counters(pid) if shim is None else _told(shim)
         if counters is not None and self._network:
@@ -68,14 +68,14 @@ class UsageMeter:
 
     @property
     def moved(self) -> tuple[int | None, int | None]:
-        """Bytes that the present trainer ever moved to and from disks and over the network; None if not known."""
+        """Return the bytes that this trainer ever moved to and from disks and over the network; None if unknown."""
         return (None, None) if self._last is None else (self._last[2].block_io, self._last[2].network_io)
 
     def _counters(self, pid: int) -> _Counters | None:
         return self._own_group(pid) or self._tree(pid)
 
     def _tree(self, pid: int) -> _Counters | None:
-        """Return the counters from /proc. Pages that several processes share count once in each."""
+        """Return the counters from /proc. Pages shared by several processes count in each."""
         stats = _stats_below(self._proc, pid)
         members = _members(stats, pid)
         if not members:
@@ -85,9 +85,9 @@ class UsageMeter:
         return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False, sum(known) if known else None)
 
     def _own_group(self, pid: int) -> _Counters | None:
-        """Return the counters of the trainer's control group, if that is not also ours.
+        """Return the counters of the trainer's control group, unless it is also ours.
 
-        The group of its limit does not count: it is not charged for what the trainer had before.
+        The group of its CPU limit does not count: it is not charged for what the trainer used before.
         """
         text = kernel_text(f"{self._proc}/{pid}/cgroup")
         if text == self._ours:
@@ -124,7 +124,7 @@ def _groups(text: str) -> dict[str, str]:
 
 
 def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the cores that our own container may use at most; None without a quota."""
+    """Return the CPU quota of our own container, in cores; None without one."""
     words = kernel_text(cgroups / "cpu.max") or " ".join(
         kernel_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period")
     )
@@ -143,25 +143,25 @@ def _rate(before: int | None, now: int | None, seconds: float) -> float | None:
 
 
 def _disk(proc: Path, pid: int) -> int | None:
-    """Return the bytes that a process, and children that it has reaped, moved to and from disks."""
+    """Return the bytes that a process and its reaped children moved to and from disks."""
     found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", kernel_text(f"{proc}/{pid}/io")))
     return sum(map(int, found.values())) if found else None
 
 
 def _traffic(proc: Path) -> int | None:
-    """Return the bytes received and sent by all network devices but the loopback."""
+    """Return the bytes received and sent by all network devices except the loopback."""
     rows = [line.partition(":") for line in kernel_text(proc / "net" / "dev").splitlines()]
     fields = [after.split() for name, _, after in rows if after and name.strip() != "lo"]
     return sum(int(one[0]) + int(one[8]) for one in fields if len(one) > 8 and one[0].isdecimal()) if fields else None
 
 
 def process_tree(proc: Path, pid: int) -> set[int]:
-    """Return the process and all its descendants; empty if it has gone."""
+    """Return the process and all its descendants; empty if it is gone."""
     return _members(_stats(proc), pid)
 
 
 def processor_seconds(proc: Path, pid: int) -> tuple[set[int], float]:
-    """Return the process with all its descendants, and the CPU seconds that these have ever used."""
+    """Return the process with all its descendants, and the CPU seconds that they have used in total."""
     stats = _stats_below(proc, pid)
     members = _members(stats, pid)
     return members, sum(stats[m][1] for m in members) / _TICK
@@ -181,7 +181,7 @@ def _members(stats: _Stats, pid: int) -> set[int]:
 
 
 def _stats_below(proc: Path, pid: int) -> _Stats:
-    """Return the process and its descendants, by the kernel's lists of children; all processes where it keeps none."""
+    """Return the process and its descendants, from the kernel's child lists; all processes where it keeps none."""
     if not os.path.exists(f"{proc}/{pid}/task/{pid}/children"):  # noqa: PTH110
         return _stats(proc)
     found, waiting = set[int](), [pid]
@@ -198,10 +198,10 @@ def _stats_below(proc: Path, pid: int) -> _Stats:
 
 
 def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
-    """Return these processes, or all."""
+    """Return the stats of these processes, or of all."""
     found: _Stats = {}
     for pid in [entry.name for entry in proc.iterdir() if entry.name.isdigit()] if pids is None else pids:
-        # The command's name stands in parentheses and may itself hold spaces and parentheses.
+        # The command name is in parentheses and may itself contain spaces and parentheses.
         fields = kernel_text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 21:
             found[int(pid)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
@@ -209,7 +209,7 @@ def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
 
 
 def kernel_text(path: Path | str) -> str:
-    """Return what a file of the kernel's holds; not by `open`, which asks the kernel twice as often."""
+    """Return a kernel file's content; not with `open`, which makes twice as many system calls."""
     pieces: list[bytes] = []
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -218,7 +218,7 @@ def kernel_text(path: Path | str) -> str:
                 pieces.append(piece)
         finally:
             os.close(file)
-    except OSError:  # the process has gone, or this kernel has no such file
+    except OSError:  # the process is gone, or this kernel has no such file
         return ""
     return b"".join(pieces).decode(errors="replace")
 

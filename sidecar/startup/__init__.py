@@ -1,1 +1,1 @@
-"""Checks a command and installs the shim before a training starts."""
+"""Prepares a launch: data sets, shim, logging, and a check that the command can start."""

@@ -1,10 +1,10 @@
 """Fetches a data set over HTTP into a file, once.
 
-Promises: the file is there whole or not at all; of several that fetch it at once one does and the others wait; what a
-stopped download has left is gone on with where the server shows that it is still the same, else begun anew; only http
-and https are followed; what an address holds after its path, such as a signature, is never printed. In a pod it is the
-init container `python -m sidecar.startup.fetch --to FILE`, with the address in RESHAPE_FETCH; on one machine
-`launcher.datasets` calls `fetch` in a thread. Standard library only.
+Promises: the file is there in full or not at all; of several concurrent fetches one downloads and the others wait; an
+interrupted download is resumed if the server shows that the content is the same, else restarted; only http and https
+are followed; the part of a URL after its path, such as a signature, is never printed. In a pod it is the init container
+`python -m sidecar.startup.fetch --to FILE`, with the URL in RESHAPE_FETCH; on one machine `launcher.datasets` calls
+`fetch` in a thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from urllib.request import (
 
 ADDRESS, SHA256 = "RESHAPE_FETCH", "RESHAPE_FETCH_SHA256"
 PIECE = 1 << 20  # bytes
-SPARE = 64 << 20  # bytes of the disk that stay free: others write there, too
-SILENCE_S = 30.0  # of a server that is waited for
-PAUSES_S = (1.0, 5.0, 15.0)  # before the tries after one that brought nothing; one that did begins them again
-TURN_S = 0.2  # between two looks whether another has fetched it
-MAY_PASS = frozenset({408, 425, 429})  # besides those from 500 on
+SPARE = 64 << 20  # bytes to leave free on the disk: others write there, too
+SILENCE_S = 30.0  # how long a server may stay silent
+PAUSES_S = (1.0, 5.0, 15.0)  # before retrying after an attempt without progress; progress resets them
+TURN_S = 0.2  # how often to check whether another process has fetched it
+MAY_PASS = frozenset({408, 425, 429})  # transient, besides 500 and above
 NO_RANGE = 416
 PARTIAL = 206
 REDIRECTS = range(300, 400)
 
 
 class FetchFailed(Exception):
-    """It cannot be fetched; one sentence for the user."""
+    """Raised when it cannot be fetched; one sentence for the user."""
 
 
 class FetchStopped(Exception):
-    """`stopped` became true; what is there stays for the next one."""
+    """Raised once `stopped` is true; the partial file stays for the next attempt."""
 
 
 class _Interrupted(Exception):
-    """It broke off, for a reason that may pass; one sentence."""
+    """Raised when a transfer breaks off for a transient reason; one sentence."""
 
 
 @dataclass(slots=True)
 class FetchProgress:
-    """How far a download is, in bytes; `total` is None where the server does not say."""
+    """Progress of a download in bytes; `total` is None if the server does not say."""
 
     done: int = 0
     total: int | None = None
@@ -75,7 +75,7 @@ class FetchProgress:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -84,7 +84,7 @@ def size(count: float) -> str:
 
 
 def shown(address: str) -> str:
-    """Return an address without what may be secret in it: a query, such as a signature, and a password."""
+    """Return a URL without its secrets: a query, such as a signature, and a password."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" + ("?..." if parts.query else "")
 
@@ -93,7 +93,10 @@ def fetch(
     address: str, file: Path, sha256: str = "", stopped: Callable[[], bool] = lambda: False,
     progress: FetchProgress | None = None,
 ) -> None:  # fmt: skip
-    """Fetch `address` into `file` unless it is there. `FetchFailed`, or `FetchStopped` soon after `stopped` is true."""
+    """Fetch `address` into `file` unless it exists.
+
+    Raises `FetchFailed`, or `FetchStopped` soon after `stopped` is true.
+    """
     if file.exists():
         return
     try:
@@ -107,7 +110,7 @@ def fetch(
 
 @contextlib.contextmanager
 def _turn(file: Path, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Wait until nobody else fetches the file, in this process or another one."""
+    """Wait until nobody else fetches the file, in this process or another."""
     with (file.parent / ".lock").open("wb") as lock:
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -120,7 +123,7 @@ def _turn(file: Path, stopped: Callable[[], bool]) -> Iterator[None]:
 
 
 class _Download:
-    """One data set that this process alone fetches."""
+    """One data set, fetched by this process alone."""
 
     def __init__(
         self, address: str, file: Path, sha256: str, stopped: Callable[[], bool], progress: FetchProgress
@@ -139,7 +142,7 @@ class _Download:
         self._mark.unlink(missing_ok=True)
 
     def _bring(self) -> None:
-        """Try until all of it is in the part."""
+        """Retry until the partial file is complete."""
         failures = 0
         while True:
             before = self._have()
@@ -162,7 +165,7 @@ class _Download:
             raise FetchStopped
 
     def _have(self) -> int:
-        """Return how much of it is there that can be gone on with."""
+        """Return how many resumable bytes are there."""
         try:
             return self._part.stat().st_size if self._mark.read_bytes() else 0
         except FileNotFoundError:
@@ -192,7 +195,7 @@ class _Download:
             answer: HTTPResponse = _OPENER.open(Request(self._address, headers=headers), timeout=SILENCE_S)
         except (URLError, HTTPException):
             raise
-        except ValueError as error:  # its own words may hold all of the address
+        except ValueError as error:  # its message may contain the whole URL
             raise FetchFailed(f"{shown(self._address)} is no address that can be fetched") from error
         except OSError as error:
             raise _NoAnswer(error) from None
@@ -209,7 +212,7 @@ class _Download:
         return FetchFailed(f"{said}; correct the job's `dataset`")
 
     def _receive(self, answer: HTTPResponse, have: int) -> None:
-        """Write what the server sends to the part: after what is there, or from its beginning."""
+        """Write the server's content to the partial file: appending, or from the start."""
         goes_on = answer.status == PARTIAL
         if goes_on and not re.match(rf"bytes {have}-", answer.headers.get("Content-Range") or ""):
             self._mark.unlink()
@@ -238,7 +241,7 @@ class _Download:
                 return
             self._room(len(piece))
             part.write(piece)
-            part.flush()  # the next one goes on with it, however this one ends
+            part.flush()  # so that the next attempt can resume, however this one ends
             self._progress.done += len(piece)
 
     def _room(self, needed: int) -> None:
@@ -276,7 +279,7 @@ class _NoAnswer(Exception):
 
 
 def _validator(answer: HTTPResponse) -> str:
-    """Return by what the server recognises this very content later; empty if by nothing (RFC 9110, 13.1.5)."""
+    """Return the validator by which the server later recognizes this content; empty if none (RFC 9110, 13.1.5)."""
     tag = answer.headers.get("ETag") or ""
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified") or ""
 
@@ -289,7 +292,7 @@ def _unwritable(folder: Path, error: OSError) -> str:
 
 
 def _opener() -> OpenerDirector:
-    """Return one that knows no files, no FTP and no data in addresses, also where a server leads there."""
+    """Return an opener without file, FTP and data URLs, even as redirect targets."""
     opener = OpenerDirector()
     for handler in (
         ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPRedirectHandler, HTTPErrorProcessor,
@@ -306,7 +309,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sidecar.startup.fetch", description="Fetches the data set of a job.")
     parser.add_argument("--to", type=Path, required=True, metavar="FILE", help="the address is in " + ADDRESS)
     file = parser.parse_args().to
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a first process ignores it otherwise
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # PID 1 ignores it otherwise
     try:
         fetch(os.environ.get(ADDRESS, ""), file, os.environ.get(SHA256, ""))
     except FetchFailed as error:

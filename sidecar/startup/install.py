@@ -1,9 +1,9 @@
 """Copies shim and hooks into a pod before its containers start.
 
-Called by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards
-FOLDER holds the shim's files and launch.json, each written atomically and readable by every user, the hooks, and a
-folder for checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may
-repeat it. Standard library only.
+Run by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards FOLDER
+holds the shim's files and launch.json, each written atomically and readable by every user, the hooks, and a checkpoints
+folder that every user of this pod may write; the keys are not copied. Idempotent, since the kubelet may repeat it.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def install(secret: Path, folder: Path) -> None:
-    """Copy shim, launch.json and hooks. `OSError` if the volume is full or the Secret lacks launch.json."""
+    """Copy shim, launch.json and hooks. Raises `OSError` if the volume is full or the Secret lacks launch.json."""
     ours = Path(__file__).parents[1]
     for source in (*(ours / name for name in SHIM), secret / LAUNCH):
         fresh = folder / f"{source.name}.new"

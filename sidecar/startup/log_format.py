@@ -1,9 +1,8 @@
-"""Sets up the log of a process: lines for people, or with RESHAPE_LOG_FORMAT=json one JSON object a line.
+"""Sets up a process's log: text for people, or with RESHAPE_LOG_FORMAT=json one JSON object per line.
 
-Promises: an object has time, level, logger and message, and names in fields of its own what the line is about: job,
-launch, generation, decision (`about`, `identify`, or `extra` of one call).
-Called by the entry points of coordinator, launcher, node agent, sidecar and `reshape up`; the shim has no log but a
-few sentences on stderr.
+Promises: an object has time, level, logger and message, and separate fields for what the line is about: job, launch,
+generation, decision (`about`, `identify`, or `extra` of one call). Called by the entry points of coordinator, launcher,
+node agent, sidecar and `reshape up`; the shim has no log but a few sentences on stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _process: dict[str, object] = {}
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Name these in every line that this thread or task writes meanwhile."""
+    """Add these fields to every line that this thread or task logs meanwhile."""
     before = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -38,12 +37,12 @@ def about(**fields: object) -> Iterator[None]:
 
 
 def identify(**fields: object) -> None:
-    """Name these in every line of this process from now on."""
+    """Add these fields to every line of this process from now on."""
     _process.update(fields)
 
 
 def set_up(level: str, form: str) -> None:
-    """Write to stderr from `level` on. ValueError with what may be written."""
+    """Log to stderr from `level` up. Raises ValueError with the accepted values."""
     if level not in LEVELS:
         raise ValueError(f"RESHAPE_LOG must be one of {', '.join(LEVELS)}, not {level!r}")
     if form not in FORMATS:
@@ -54,7 +53,7 @@ def set_up(level: str, form: str) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per record, without line breaks."""
+    """Formats a record as one JSON object, without line breaks."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -67,5 +66,5 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(line, enc_hook=repr).decode()
-        except UnicodeEncodeError:  # as in the name of a file that is no UTF-8
+        except UnicodeEncodeError:  # as in a file name that is not UTF-8
             return json.dumps(line, default=repr)

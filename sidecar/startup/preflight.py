@@ -1,9 +1,9 @@
 """Checks whether a Python command can start, before GPUs are freed for it.
 
 Promises: a reported fault is certain, and reported with the launch's first heartbeat; no training code is executed;
-what cannot be judged, such as a shell or torchrun, or takes too long, passes. The shim checks the folder and the
-program itself. On one machine only: in a pod the command is in the user's container, which may hold no file of ours
-but the shim. Called by `service`; runs `probe`.
+what cannot be judged, such as a shell or torchrun, or takes too long, passes. The shim itself checks the folder and the
+program. On one machine only: in a pod the command is in the user's container, which may hold none of our files but the
+shim. Called by `service`; runs `probe`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HOOKS = Path(__file__).parents[2] / "reshape_hooks" / "startup"  # as the shim's
 LONGEST = 1000  # characters of a sentence
 
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
-PLAIN = "bBdEIOPqRsSuv"  # its options of one letter that change nothing about how a script begins
+PLAIN = "bBdEIOPqRsSuv"  # Python's one-letter options that do not change how a script starts
 WITH_VALUE = "WX"
 
 
 class PythonCommand(NamedTuple):
-    """The script or module that a command line of Python runs."""
+    """The script or module that a Python command line runs."""
 
     python: list[str]  # with its options
     kind: str  # script or module
@@ -59,7 +59,7 @@ def python_command(command: Sequence[str], workdir: str = ".") -> PythonCommand 
 
 
 def interpreter(script: Path) -> list[str]:
-    """Return the Python, with its option, that the first line of a script names; empty if it names none."""
+    """Return the Python, with its option, named by a script's shebang; empty if there is none."""
     try:
         with script.open("rb") as file:
             head = file.readline(256).decode()
@@ -75,9 +75,9 @@ def interpreter(script: Path) -> list[str]:
 async def startup_fault(
     command: Sequence[str], env: Mapping[str, str], workdir: str, patience_s: float = PATIENCE_S
 ) -> str:
-    """Return why this command would certainly fail at its start, as a sentence; empty if it may start.
+    """Return a sentence on why this command would certainly fail at startup; empty if it may start.
 
-    `env` and `workdir`: those that the trainer will have.
+    `env` and `workdir`: the trainer's.
     """
     run = python_command(command, workdir)
     if run is None:

@@ -1,9 +1,9 @@
-"""Checks whether a Python script or module can start, inside the interpreter that is to run it.
+"""Checks whether a Python script or module can start, inside the interpreter that will run it.
 
-Promises: executes nothing of it and imports nothing, though Python begins with our hooks, as in the trainer; reports
-only certain faults, so anything that may change where modules are found (a call, a module of the user's own) ends the
-search; prints one JSON string, empty without a fault. `preflight` passes this text to that interpreter: standard
-library only, Python 3.8 and newer.
+Promises: executes and imports nothing of it, although Python loads our hooks, as in the trainer; reports only certain
+faults, so anything that may change where modules are found (a call, a module of the user's own) ends the search; prints
+one JSON string, empty without a fault. `preflight` passes this text to that interpreter: standard library only, Python
+3.8 and newer.
 """
 
 import ast
@@ -24,15 +24,15 @@ STDLIB = [os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "
 
 
 class Undecidable(Exception):
-    """Later imports may be resolved in another way: nothing more is certain."""
+    """Raised where later imports may be resolved differently: nothing more is certain."""
 
 
 class MissingModule(Exception):
-    """A module is certainly missing; with the line that imports it."""
+    """Raised when a module is certainly missing; names the line that imports it."""
 
 
 def fault_of(kind: str, name: str) -> str:
-    """Return the fault of the script or module (`kind`) of that name, run in the present folder; empty without one."""
+    """Return why the script or module (`kind`) of that name cannot start in the current folder; empty if it may."""
     if kind == "script":
         if not os.path.lexists(name):
             return "no such file: %s (in %s); correct the job's command" % (name, os.getcwd())
@@ -48,7 +48,7 @@ def fault_of(kind: str, name: str) -> str:
 
 
 def begin_in(folder: str) -> None:
-    """Put the folder first on the path, as Python does unless an option says otherwise."""
+    """Put the folder first on `sys.path`, as Python does unless an option says otherwise."""
     if sys.path and sys.path[0] == "":
         sys.path[0] = folder
 
@@ -56,7 +56,7 @@ def begin_in(folder: str) -> None:
 def about(path: str) -> str:
     with open(path, "rb") as file:
         source = file.read()
-    if b"\0" in source:  # an archive or byte code
+    if b"\0" in source:  # an archive or bytecode
         return ""
     try:
         compile(source, path, "exec", 0, True)
@@ -115,13 +115,13 @@ def find(name: str) -> "ModuleSpec | None":
 
 
 def is_own(spec: ModuleSpec) -> bool:
-    """True if importing it may change where others are found: a user's own module may, an installed one seldom."""
+    """Return whether importing it may change where others are found: a user's module may, an installed one seldom."""
     path = spec.origin or ""
     if path in ("built-in", "frozen"):
         return False
     if re.search(r"[/\\](site|dist)-packages[/\\]", path):
         if not path.endswith(".py"):
-            return True  # compiled: the modules that it imports cannot be read
+            return True  # compiled: its own imports cannot be read
         with open(path, "rb") as file:
             return bool(MOVES_THE_PATH.search(file.read()))
     return not any(path.startswith(folder) for folder in STDLIB)
@@ -132,7 +132,7 @@ def calls(node: ast.AST) -> bool:
 
 
 def is_plain(target: ast.AST) -> bool:
-    """True if the target is a plain name or a variable of the environment."""
+    """Return whether the target is a plain name or an environment variable."""
     if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
         return target.value.attr == "environ"
     return isinstance(target, ast.Name)
