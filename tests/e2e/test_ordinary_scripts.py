@@ -131,7 +131,8 @@ def test_an_ordinary_script_does_every_line_once_and_is_not_stopped_unless_it_re
     assert set(last) == {"end"} if script.resumes else last == ["end"]
     job = ran.jobs[script.name]
     assert job["state"] == "completed" and not job.get("lost")
-    assert script.resumes or (job["generation"], job["launch"], job["reshapes"]) == (1, 1, 0)
+    # Its first launch may have been undone before it began, where GPUs that it was promised were not given.
+    assert script.resumes or (job["generation"], job["reshapes"]) == (1, 0)
 
 
 def test_a_script_whose_import_fails_runs_once_and_its_job_says_what_is_missing(ran: Ran) -> None:
