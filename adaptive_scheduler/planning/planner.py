@@ -1,9 +1,9 @@
 """Chooses among a few complete plans by what follows them (`algorithms.md` 1.12; ours).
 
 The plans are the decisions of Algorithms 1 and 2, the first action of the fluid policy, shortest first or late ones
-first, and a knapsack's. Each is continued to the end of all known jobs. The one with the least ln(sum of completion times) +
-`makespan_weight` ln(last completion) is taken; one that is not the paper's must be better by `BETTER_BY`, and worse in
-neither measure that counts. Called by the engine. Pure."""
+first, and a knapsack's. Each is continued to the end of all known jobs. The one with the least ln(sum of completion
+times) + `makespan_weight` ln(last completion) is taken; one that is not the paper's must be better by `BETTER_BY`, and
+worse in neither measure that counts. Called by the engine. Pure."""
 
 from __future__ import annotations
 
