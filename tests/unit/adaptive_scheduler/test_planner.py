@@ -193,7 +193,7 @@ def test_a_plan_that_takes_too_long_to_compare_gives_way_to_the_papers(monkeypat
 
 def test_a_plan_that_costs_one_measure_for_the_other_is_not_taken():
     """Once the second GPU is free `long` would start there, so that all work ends sooner, but on average later."""
-    world = cluster(running("ends later", 1, 30_000, (1,)), waiting("s", 10_000, (1,)), LONG, idle=1, used=1)
+    world = cluster(running("r", 1, 20_000, (1,)), waiting("s", 10_000, (1,), submit_s=NOW), LONG, idle=1, used=1)
     assert [one.job for one in operations(decide(world, NOW, PLANNED))] == ["s"]
     for_makespan = replace(PLANNED, makespan_weight=3.0)
     assert [one.job for one in operations(decide(world, NOW, for_makespan))] == ["long"]
