@@ -39,6 +39,9 @@ BETTER_BY = 0.005
 LOOKS = 250_000
 """Placements that one decision may look at: a tenth of a second. Beyond, the paper's plan is carried out."""
 
+MOST_JOBS = 3_000
+"""Jobs of which plans are made: to read more of them would take longer than to compare plans may."""
+
 NOT_COMPARED = "Other plans were not compared: there are too many jobs and nodes to do that in time."
 
 PAPER = "the paper's rules"
@@ -65,6 +68,8 @@ def choose_plan(
     default = list(papers)
     if reserved or not _can_plan(snapshot, settings, default):
         return default
+    if len(snapshot.jobs) > MOST_JOBS:
+        return [_not_compared(one) for one in default]
     cluster = read_cluster(snapshot, now, settings)
     positions = {one.job.id: position for position, one in enumerate(cluster.jobs)} if cluster else {}
     operations = [one for one in default if isinstance(one, Start | Reshape | Move) and one.num_gpus]

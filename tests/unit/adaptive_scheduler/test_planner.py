@@ -179,11 +179,12 @@ def test_where_it_does_not_know_what_binds_the_papers_rules_decide(change):
     assert decide(world, NOW, Settings(systems=systems)) == papers
 
 
-def test_a_plan_that_takes_too_long_to_compare_gives_way_to_the_papers(monkeypatch):
+@pytest.mark.parametrize(("limit", "least"), [("LOOKS", 5), ("MOST_JOBS", 2)])
+def test_plans_that_take_too_long_to_compare_give_way_to_the_papers(limit, least, monkeypatch):
     world = cluster(*LAST_SHORT_ONES, LONG, idle=1, used=1)
     papers = decide(world, NOW, PAPER)
     assert operations(decide(world, NOW, PLANNED)) != operations(papers)
-    monkeypatch.setattr(planner, "LOOKS", 5)
+    monkeypatch.setattr(planner, limit, least)
     decided = decide(world, NOW, PLANNED)
     assert [(one.job, type(one)) for one in decided] == [(one.job, type(one)) for one in papers]
     for one, paper in zip(decided, papers, strict=True):
