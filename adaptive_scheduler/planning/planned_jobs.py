@@ -39,7 +39,8 @@ class PlannedJob:
     begin_s: float  # of that: from its launch to its first iteration
     reshape_s: float  # that it stands still for a reshape
     move_s: float  # that it stands still for a move
-    gain_factor: float  # a growth or a move must gain more than so many times its standstill
+    least_growth_gain_s: float  # that a growth must save beyond its standstill
+    least_move_gain_s: float  # that a move must save beyond its standstill
     trains_at_s: float  # until its operation under way ends
     changes_at_s: float  # until it may be changed; infinite: never
     age_s: float  # since it was submitted
@@ -58,16 +59,6 @@ class PlannedJob:
     @property
     def waits(self) -> bool:
         return self.host < 0
-
-    @property
-    def least_growth_gain_s(self) -> float:
-        """Seconds that a growth must save, beyond its standstill."""
-        return self.gain_factor * self.reshape_s
-
-    @property
-    def least_move_gain_s(self) -> float:
-        """Seconds that a move must save, beyond its standstill."""
-        return self.gain_factor * self.move_s
 
     def gains_enough(self, seconds: float, host: int) -> bool:
         """Return whether a running job may grow, or move to this host, to take so many seconds there from now on."""
@@ -184,6 +175,7 @@ def _planned(
     reshape_s = reshape_delay_s(profiles, job)
     start_s = overheads.k8s_init + overheads.proc_init
     move_s = reshape_s + cross_host_s(profiles, job)
+    cost_s = reshape_s if job.reshape_cost_s is None else job.reshape_cost_s  # as Algorithm 2 counts it
     return PlannedJob(
         job=job,
         host=host,
@@ -196,7 +188,8 @@ def _planned(
         begin_s=overheads.proc_init,
         reshape_s=reshape_s,
         move_s=move_s,
-        gain_factor=gain_factor,
+        least_growth_gain_s=gain_factor * cost_s,
+        least_move_gain_s=gain_factor * (cost_s + move_s - reshape_s),
         trains_at_s=_until_it_trains(job, start_s, reshape_s),
         changes_at_s=_until_it_changes(job, now, start_s, reshape_s),
         age_s=max(0.0, now - job.submit_s),
