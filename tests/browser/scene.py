@@ -39,8 +39,15 @@ def busy() -> World:
     for _ in range(12):
         world.pass_time(4.0)
         loss.value = 0.2 + ((loss.value or 0.0) - 0.2) * 0.85
-    world.api.request("bert-large-finetune-squad", 2, None)
-    world.run(lambda w: len(w.job("bert-large-finetune-squad").gpu_ids) == 2)
+    for name, count in (
+        ("resnet50-imagenet", 2),
+        ("bert-large-finetune-squad", 4),
+        ("bert-large-finetune-squad", 2),
+        ("resnet50-imagenet", 4),
+    ):
+        world.api.request(name, count, None)
+        world.run(lambda w, name=name, count=count: len(w.job(name).gpu_ids) == count)
+    world.api.request("resnet50-imagenet", None, None)
     world.pass_time(20.0)
     world.api.request("bert-large-finetune-squad", None, None)
     for number in range(4):
