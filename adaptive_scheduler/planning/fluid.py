@@ -185,7 +185,7 @@ class FluidPolicy:
                 )
             elif not self.version[job]:  # neither running nor ended
                 work.append((one.least_gpu_s, job, one.start_s + one.fastest_s))
-        total = sum(self.cluster.gpus[host] for host in self.open_hosts)
+        total = max(1, sum(self.cluster.gpus))  # those of closed nodes, too: jobs train there to their end
         done_gpu_s = 0.0
         last_s = self.now_s
         for gpu_s, job, fastest_s in sorted(work):

@@ -89,6 +89,7 @@ def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_w
     monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
     rng, seen = random.Random(7), Counter()
     for _ in range(drawn(600, 6000)):
+        monkeypatch.setattr(fluid, "MOST_ENDS", rng.choice((1, 3, 200)))
         world = draw_world(rng)
         decisions = decide(world, NOW, PLANNED)
         check(world, decisions)
@@ -224,6 +225,14 @@ def test_a_long_queue_is_simulated_for_some_ends_and_then_estimated(monkeypatch)
     assert 10**6 - budget.looks < 0.6 * (10**6 - whole_budget.looks)
     assert estimated.last_s == pytest.approx(whole.last_s, rel=0.15)
     assert estimated.sum_s == pytest.approx(whole.sum_s, rel=0.15)
+
+
+def test_what_is_left_on_closed_nodes_is_estimated_too(monkeypatch):
+    monkeypatch.setattr(fluid, "MOST_ENDS", 1)
+    closed = replace(node("a", idle=0, used=8), schedulable=False)
+    world = read_cluster(cluster(*FULL, nodes=(closed,)), NOW, PLANNED)
+    outcome = fluid.FluidPolicy(world, fluid.present_places(world), False, fluid.Budget(10**6)).run()
+    assert outcome.last_s == pytest.approx(max(one.here_s for one in world.jobs), rel=0.5)
 
 
 def test_a_node_kept_for_an_aged_job_stays_kept():
