@@ -7,6 +7,7 @@ never resized and never started again. Called by `reshape/cli/run_verb.py`.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -34,7 +35,9 @@ os.rename(granted + ".new", granted)
 fcntl.flock(file, fcntl.LOCK_EX)
 """  # the job's own process: says which GPUs it has, and ends with the command
 LOOK_S = 0.2
-HANGS_UP_S = 3.0  # from SIGHUP to SIGKILL: less than the grace that the job has to end
+ENDINGS = ((signal.SIGHUP, 2.0), (signal.SIGTERM, 13.0))
+"""Signals that ask a command to end, and seconds that it may take: a shell ignores SIGTERM, and a command under `nohup`
+SIGHUP. Together less than the grace that the job has to end."""
 
 
 class NotGranted(Exception):
@@ -96,9 +99,9 @@ def _hear_ctrl_c() -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    process.send_signal(signal.SIGHUP)
-    try:
-        return process.wait(HANGS_UP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    for number, seconds in ENDINGS:
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds)
+    process.kill()
+    return process.wait()

@@ -25,11 +25,18 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield found
 
 
-def reshape(up: Up, *words: str) -> subprocess.Popen[str]:
+def reshape(up: Up, *words: str, hangs_up: bool = True) -> subprocess.Popen[str]:
+    """`hangs_up`: whether SIGHUP ends what it starts, which nobody has told to ignore it."""
     command = [*HERE, "--state", str(up.state), "run", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RESHAPE_URL": ""}
     return subprocess.Popen(
-        command, cwd=up.state.parent, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=up.state.parent,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL if hangs_up else signal.SIG_IGN),
     )
 
 
@@ -47,15 +54,16 @@ def test_a_command_has_the_granted_gpus_and_its_exit_code_is_ours(up: Up) -> Non
     wait_for(lambda: all_idle(up), what="its GPUs are free")
 
 
-def test_a_job_that_is_cancelled_ends_the_command_before_its_gpus_are_free(up: Up) -> None:
-    process = reshape(up, "--name", "mine", "--", sys.executable, "-c", WAITS)
+@pytest.mark.parametrize(("name", "hangs_up"), [("mine", True), ("by-nohup", False)])
+def test_a_job_that_is_cancelled_ends_the_command_before_its_gpus_are_free(up: Up, name: str, hangs_up: bool) -> None:
+    process = reshape(up, "--name", name, "--", sys.executable, "-c", WAITS, hangs_up=hangs_up)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    up.client.cancel("mine")
+    up.client.cancel(name)
     _, told = process.communicate(timeout=patient(60))
-    assert process.returncode == 128 + signal.SIGHUP
-    assert "Job mine ends" in told
-    wait_for(lambda: up.job("mine")["state"] in ENDED and all_idle(up), what="its GPUs are free")
+    assert process.returncode == 128 + (signal.SIGHUP if hangs_up else signal.SIGTERM)
+    assert f"Job {name} ends" in told
+    wait_for(lambda: up.job(name)["state"] in ENDED and all_idle(up), what="its GPUs are free")
 
 
 def test_a_command_ends_at_its_time_limit(up: Up) -> None:
