@@ -211,6 +211,8 @@ def test_a_limit_whose_coordinator_is_gone_is_lifted_first_thing_by_the_next_lau
             for each in launchers:
                 kill(each)
             figures["lifted_after_its_end_s"] = changed(pid, 2.0, 60) - end
+        # One that has lost its lease meanwhile ends and is started again: until then nobody could end these trainings.
+        answered("a coordinator acts again", lambda: on.job(slow))
         assert identity(on.pod(slow)) == before
 
 
