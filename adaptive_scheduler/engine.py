@@ -86,7 +86,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     # 4. Queued jobs in the order of rights and of the queue, then idle GPUs to running jobs (SideCar scheduling).
     filled, reserved = _fill(world, now, settings, rights)
     if settings.planner == "rollout" and "elastic" in settings.systems:
-        filled = choose_plan(world, now, settings, filled, reserved.any)
+        filled = choose_plan(world, now, settings, filled, reserved.any, rights.binds)
     accept(*deadline.with_alerts(world, now, settings, filled))
 
     # 5. Converged jobs move to less loaded nodes one by one, then nodes are rebalanced (SpeCon).

@@ -7,7 +7,7 @@ worse in neither measure that counts. Called by the engine. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import gpus, seconds
@@ -44,6 +44,9 @@ MOST_JOBS = 3_000
 
 NOT_COMPARED = "Other plans were not compared: there are too many jobs and nodes to do that in time."
 
+UNSAID = Explanation(PLANNER, "")
+"""Of an operation that is only judged."""
+
 PAPER = "the paper's rules"
 PLANS = {False: "shortest first", True: "late jobs first"}
 """Names of the fluid policy's plans for people, by whether late jobs go first."""
@@ -61,10 +64,18 @@ class Plan:
 
 
 def choose_plan(
-    snapshot: ClusterSnapshot, now: float, settings: Settings, papers: Sequence[Decision], reserved: bool
+    snapshot: ClusterSnapshot,
+    now: float,
+    settings: Settings,
+    papers: Sequence[Decision],
+    reserved: bool,
+    rights_bind: bool,
 ) -> list[Decision]:
     """Return the decisions of the best plan. `papers`: those of Algorithms 1 and 2 on this snapshot, the default.
-    `reserved`: whether a node is kept for an aged job, which only they respect."""
+
+    `reserved`: whether a node is kept for an aged job, which only they respect. `rights_bind`: whether rights to GPUs
+    forbid anybody anything.
+    """
     default = list(papers)
     if reserved or not _can_plan(snapshot, settings, default):
         return default
@@ -75,15 +86,20 @@ def choose_plan(
     operations = [one for one in default if isinstance(one, Start | Reshape | Move) and one.num_gpus]
     if cluster is None or not positions.keys() >= {one.job for one in operations}:
         return default
+
+    def is_allowed(plan: Plan) -> bool:
+        changes = [_bare_operation(cluster, change) for change in plan.changes]
+        if not keeps_priorities(snapshot, changes, default):
+            return False
+        return not rights_bind or keeps_rights(Rights(snapshot, now, settings), snapshot, changes, default)
+
+    weight = settings.makespan_weight
     try:
         startable = {positions[name] for name in _may_start(snapshot, now, settings) if name in positions}
         papers_changes = [_change_of(cluster, positions, one) for one in operations]
-        plans = _compare_plans(cluster, papers_changes, startable, settings.makespan_weight, Budget(LOOKS))
+        plans = _compare_plans(cluster, papers_changes, startable, is_allowed, weight, Budget(LOOKS))
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
-
-    plans = [plans[0], *(plan for plan in plans[1:] if _is_allowed(snapshot, now, settings, cluster, plan, default))]
-    weight = settings.makespan_weight
     best = min(
         (plan for plan in plans[1:] if not _is_worse(plan, plans[0], weight)),
         key=lambda plan: plan.outcome.objective(weight),
@@ -104,22 +120,6 @@ def _is_worse(plan: Plan, papers: Plan, makespan_weight: float) -> bool:
     if makespan_weight == 1.0:
         return ends_later or takes_longer
     return ends_later if makespan_weight > 1.0 else takes_longer
-
-
-def _is_allowed(
-    snapshot: ClusterSnapshot,
-    now: float,
-    settings: Settings,
-    cluster: PlannedCluster,
-    plan: Plan,
-    papers: Sequence[Decision],
-) -> bool:
-    """Return whether a plan gives and takes only what rights and priorities allow, as the paper's rules do."""
-    operations = [_operation_of(cluster, change, plan, [plan]) for change in plan.changes]
-    if not keeps_priorities(snapshot, operations, papers):
-        return False
-    rights = Rights(snapshot, now, settings)
-    return not rights.binds or keeps_rights(rights, snapshot, operations, papers)
 
 
 def _not_compared(decision: Decision) -> Decision:
@@ -152,10 +152,11 @@ def _compare_plans(
     cluster: PlannedCluster,
     papers: Sequence[PlannedChange],
     startable: Collection[int],
+    is_allowed: Callable[[Plan], bool],
     makespan_weight: float,
     budget: Budget,
 ) -> list[Plan]:
-    """Return the different plans with their outcomes, the paper's first; without, if there is no other one."""
+    """Return the different plans with their outcomes, the paper's first; without, if no other one is allowed."""
     mark_late(cluster)
     present = present_places(cluster)
     plans = {frozenset(papers): Plan(PAPER, tuple(papers))}
@@ -165,11 +166,13 @@ def _compare_plans(
     changes = tuple(knapsack_plan(cluster, startable, budget))
     if changes:  # to do nothing is no plan of its own: what follows would be done at once, and be put off for ever
         plans.setdefault(frozenset(changes), Plan(KNAPSACK, changes))
-    if len(plans) == 1:
-        return list(plans.values())
+    default, *others = plans.values()
+    allowed = [plan for plan in others if is_allowed(plan)]
+    if not allowed:
+        return [default]
     return [
         replace(plan, outcome=_outcome_of(cluster, _places_after(cluster, present, plan), makespan_weight, budget))
-        for plan in plans.values()
+        for plan in (default, *allowed)
     ]
 
 
@@ -234,16 +237,27 @@ def _operation_of(
     node = cluster.names[change.host]
     count = gpus(change.num_gpus)
     if one.waits:
+        taken = "".join(f", and {victim.job} keeps {victim.num_gpus}" for victim in _victims_of(cluster, change))
+        does = f"{name} starts on {count} of {node}{taken}"
+    elif change.host == one.host:
+        does = f"{name} gets {count} of {node}"
+    else:
+        does = f"{name} moves to {count} of {node}"
+    operation = _bare_operation(cluster, change)
+    return replace(operation, explanation=_explain_change(cluster, change, does, best, plans))
+
+
+def _bare_operation(cluster: PlannedCluster, change: PlannedChange) -> Start | Reshape | Move:
+    """Return the operation without its reason."""
+    one = cluster.jobs[change.job]
+    name = one.job.id
+    node = cluster.names[change.host]
+    if one.waits:
         victims = _victims_of(cluster, change)
-        taken = "".join(f", and {victim.job} keeps {victim.num_gpus}" for victim in victims)
-        explanation = _explain_change(cluster, change, f"{name} starts on {count} of {node}{taken}", best, plans)
         first, keeps = (victims[0].job, victims[0].num_gpus) if victims else (None, None)
-        return Start(name, node, change.num_gpus, explanation, first, keeps, more_victims=victims[1:])
-    if change.host == one.host:
-        explanation = _explain_change(cluster, change, f"{name} gets {count} of {node}", best, plans)
-        return Reshape(name, node, change.num_gpus, explanation)
-    explanation = _explain_change(cluster, change, f"{name} moves to {count} of {node}", best, plans)
-    return Move(name, node, change.num_gpus, explanation)
+        return Start(name, node, change.num_gpus, UNSAID, first, keeps, more_victims=victims[1:])
+    kind = Reshape if change.host == one.host else Move
+    return kind(name, node, change.num_gpus, UNSAID)
 
 
 def _explain_change(
