@@ -175,8 +175,10 @@ class CostTable:
         protected = np.maximum(self.jobs.protected_gpus, np.minimum(keeps, self.jobs.num_gpus))
         _ = self.others_s, self.tardiness  # worked out once for all that see this table
         table = copy(self)
-        table.settings, table.kept_by_right = settings, keeps
-        table.refused, table._victims = {}, {}
+        table.settings = settings
+        table.kept_by_right = keeps
+        table.refused = {}
+        table._victims = {}
         table._ints = {name: column for name, column in self._ints.items() if name != "protected_gpus"}
         vars(table)["jobs"] = self.jobs._replace(protected_gpus=protected)
         return table
@@ -189,7 +191,7 @@ class CostTable:
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
-        """By id: position in the snapshot."""
+        """Return by id the position in the snapshot."""
         return {job.id: row for row, job in enumerate(self.snapshot.jobs)}
 
     @cached_property

@@ -122,7 +122,8 @@ def _fill(
         nonlocal world, moved
         decisions.append(decision)
         rights.took(world, decision)
-        world, moved = after(world, decision), True
+        world = after(world, decision)
+        moved = True
 
     while moved:
         moved, held, reserved, table = False, list[Hold](), ReservedNodes(), table.then(world)

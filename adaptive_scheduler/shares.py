@@ -15,7 +15,7 @@ DEFAULT_QUEUE = "default"
 
 
 class JobOwner(NamedTuple):
-    """Whose job it is. `user` is empty if nobody is named, and for all jobs of a queue that is one owner."""
+    """Names whose job it is. `user` is empty if nobody is named, and for all jobs of a queue that is one owner."""
 
     queue: str
     user: str
@@ -23,7 +23,7 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What one queue may use."""
+    """Limits and weight of one queue."""
 
     weight: float = 1.0
     """Share of what is not guaranteed, against other queues; 0: only its guarantee and what nobody else wants."""
@@ -44,14 +44,14 @@ class QueueShare:
 
     @property
     def most(self) -> float:
-        """Most GPUs that it may have."""
+        """Return the most GPUs that it may have."""
         limit = math.inf if self.limit is None else self.limit
         return limit if self.borrow else min(limit, self.guaranteed)
 
 
 @dataclass(frozen=True, slots=True)
 class UserShare:
-    """What one user may use."""
+    """Weight and queue of one user."""
 
     weight: float = 1.0
     """Against the other users of the queue."""
@@ -59,7 +59,8 @@ class UserShare:
     """The queue of jobs that name none; empty: the first one that lists the user, else `default`."""
 
 
-ANY_QUEUE, ANY_USER = QueueShare(), UserShare()
+ANY_QUEUE = QueueShare()
+ANY_USER = UserShare()
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ class Shares:
     queues: Mapping[str, QueueShare] = field(default_factory=dict)
     users: Mapping[str, UserShare] = field(default_factory=dict)
     gpu_values: Mapping[str, float] = field(default_factory=dict)
-    """What a GPU of a type counts against others; empty: by measured speeds."""
+    """Value of a GPU by type, against others; empty: by measured speeds."""
     half_life_s: float = 86400.0
-    """After which use counts half."""
+    """Seconds after which use counts half."""
     patience_s: float = 600.0
-    """That an entitled job waits before a job of somebody else is suspended for it."""
+    """Seconds that an entitled job waits before a job of somebody else is suspended for it."""
     min_run_s: float = 600.0
-    """That a job has run before it is suspended for somebody else."""
+    """Seconds that a job has run before it is suspended for somebody else."""
     turn: float = 0.1
-    """By how much the credit of an owner must be higher to take a turn of the whole machine."""
+    """Credit that an owner must have more than another to take a turn of the whole machine."""
 
     def queue(self, name: str) -> QueueShare:
         return self.queues.get(name, ANY_QUEUE)

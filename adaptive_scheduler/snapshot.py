@@ -24,7 +24,7 @@ from adaptive_scheduler.shares import JobOwner, Shares
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]
 Preemption = Literal["any", "shrink", "never"]
-"""What others may take of a job by right: all its GPUs (it is suspended), all but its smallest count, none."""
+"""GPUs that others may take of a job by right: all (it is suspended), all but its smallest count, none."""
 T = TypeVar("T")
 
 

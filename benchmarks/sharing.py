@@ -16,13 +16,13 @@ from simulator.scenario import Workload
 
 SEEDS = 3
 LONGEST = 0.25
-"""Of the longest wait without rights: what is accepted."""
+"""Share of the longest wait without rights that is accepted."""
 DEARER = 1.03
 """Makespan against that without rights: what is accepted."""
 
 
 class Waits(NamedTuple):
-    """What one run came to, in seconds. `others`: waits of the users beside the busiest one."""
+    """Figures of one run, in seconds. `others`: waits of the users beside the busiest one."""
 
     makespan: float
     mean_jct: float
@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> Result:
     hours, seeds = (4.0, 1) if options.tiny else (26.0, SEEDS)
     workloads = [("starvation", "ada", starvation(hours=hours))]
     workloads += [(f"lab, seed {seed}", "sweep", lab(seed)) for seed in range(seeds)]
-    rows, table = list[Row](), list[list[str]]()
+    rows = list[Row]()
+    table = list[list[str]]()
     for name, busiest, workload in workloads:
         ours, theirs = measure(workload, busiest), measure(without_owners(workload), busiest, workload)
         rows.append(_row(f"{name}: longest wait of the others", max(ours.others), max(theirs.others), LONGEST))
@@ -44,9 +45,14 @@ def run(options: argparse.Namespace) -> Result:
     columns = ["workload", "policy", "mean completion s", "others' longest wait s", "others' mean wait s"]
     sizes = {"hours of the stream": hours, "seeds of the lab": seeds}
     return Result(
-        "sharing", "issue 3", "waits of users beside a busy one, simulated", "no rights", sizes, rows,
+        "sharing",
+        "issue 3",
+        "waits of users beside a busy one, simulated",
+        "no rights",
+        sizes,
+        rows,
         [Table("by workload", columns, table)],
-    )  # fmt: skip
+    )
 
 
 def measure(workload: Workload, busiest: str, owners: Workload | None = None) -> Waits:

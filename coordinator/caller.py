@@ -23,15 +23,15 @@ class Caller:
     others_seen: bool  # whether names and GPU counts of others' jobs are shown
 
     def owns(self, job: JobRecord) -> bool:
-        """True if the job is this user's own: by uid and name, as a uid may be given to somebody else some day."""
+        """Return whether this user owns the job: by uid and name, as somebody else may get the uid some day."""
         return (job.doc.get("owner_uid"), job.doc.get("owner")) == (self.uid, self.name)
 
     def may_change(self, job: JobRecord) -> bool:
-        """True if this user may change the job, and read all that there is of it."""
+        """Return whether this user may change the job, and read all that there is of it."""
         return self.admin or self.owns(job)
 
     def sees(self, job: JobRecord) -> bool:
-        """True if this user may know that there is this job."""
+        """Return whether this user may know that there is this job."""
         return self.others_seen or self.may_change(job)
 
     def require(self, job: JobRecord) -> None:

@@ -44,7 +44,9 @@ def enter(group: str) -> None:
 
 
 def main() -> int:
-    uid, group, program = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    uid = int(sys.argv[1])
+    group = sys.argv[2]
+    program = sys.argv[3:]
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # whatever a process of root had open
         if group:

@@ -45,7 +45,8 @@ def remove_ended(jobs: Path, known: Collection[str], before: float) -> int:
 
 def _ended(jobs: Path, names: Collection[str], known: Collection[str], before: float) -> Iterator[Path]:
     for name in sorted(names):
-        folder, copy = jobs / name, ended_copy(jobs, name)
+        folder = jobs / name
+        copy = ended_copy(jobs, name)
         try:
             young = copy.stat().st_mtime >= before  # most are: these need not be read
         except OSError:

@@ -207,7 +207,8 @@ class LocalPlatform:
 
     def _account(self, doc: JobRow) -> UnixAccount | None:
         """Return the user that a job runs as on a shared machine; None where it runs as ours. `Fatal`: it cannot."""
-        uid, name = doc.get("owner_uid"), doc.get("owner")
+        uid = doc.get("owner_uid")
+        name = doc.get("owner")
         if not self._settings.shared:
             if uid is not None:  # else a job of anybody would run as us
                 raise Fatal(f"it was submitted by user {name} to a shared `reshape up`: start that, with --shared")
@@ -220,7 +221,8 @@ class LocalPlatform:
         return account
 
     def _render(self, doc: JobRow, folders: Folders, account: UnixAccount | None) -> None:
-        job, gid = JobRecord(doc), NOBODY
+        job = JobRecord(doc)
+        gid = NOBODY
         if account is not None:
             gid = account.gid
             known = {"job_id": job.id, "uid": job.uid, "launch": job.launch, "owner_uid": account.uid}

@@ -77,7 +77,7 @@ class Folders:
 
     @property
     def imports(self) -> Path:
-        """Where trainings of one user keep what each script imports, so that the next one may import it early."""
+        """Return where trainings of one user record what a script imports, so that the next one imports it early."""
         folder = self.launch.parent.parent / "imports"
         return folder if self.owner is None else folder / str(self.owner)
 

@@ -49,7 +49,9 @@ class HeldGpus:
 
     def __init__(self, client: Client, doc: Mapping[str, Any], stem: str) -> None:
         """`doc`: of the job, without its command; `stem`: its name is this with a number, if the document has none."""
-        self._client, self._doc, self._stem = client, doc, stem
+        self._client = client
+        self._doc = doc
+        self._stem = stem
         self.job: SubmittedJob | None = None
 
     def __enter__(self) -> HeldGpus:

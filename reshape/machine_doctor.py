@@ -142,7 +142,9 @@ def _up(state: Path) -> Iterator[Finding]:
         return
     try:
         client = Client.find(state)
-        health, jobs, shares = client.health(), client.jobs(), client.shares()
+        health = client.health()
+        jobs = client.jobs()
+        shares = client.shares()
     except (CoordinatorUnreachable, CoordinatorRefused) as error:
         yield Finding("missing", f"`reshape up` runs with the state folder {state}, but does not answer: {error}")
         return

@@ -91,7 +91,8 @@ class SimulatedCluster:
 
     def _count_use(self, now: float, placed: Iterable[Job]) -> None:
         """Count the use since the last snapshot. Between two of them nobody holds more or fewer GPUs."""
-        shares, held = self._scene.workload.shares, Counter[JobOwner]()
+        shares = self._scene.workload.shares
+        held = Counter[JobOwner]()
         for job in placed:
             if job.num_gpus:
                 held[shares.owner_of(job.queue, job.owner)] += job.num_gpus

@@ -144,9 +144,10 @@ def schedule_overdue(
     for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
         weight = heaviness(heaviest, snapshot)
         lighter = [
-            job for job in waiting
+            job
+            for job in waiting
             if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight and may_yield(heaviest, job)
-        ]  # fmt: skip
+        ]
         answer = _yield_gpus(snapshot, heaviest, lighter, now, settings) or _yield_place(
             snapshot, heaviest, lighter, now, settings
         )

@@ -20,7 +20,7 @@ MOST_CREDIT = 2.0
 
 
 class Party(NamedTuple):
-    """One who shares. `first`: served before all weights."""
+    """A queue or a user that shares. `first`: served before all weights."""
 
     demand: float
     first: float

@@ -37,7 +37,7 @@ class OwnerIndex:
 
 
 class JobColumns(NamedTuple):
-    """One number per job of the snapshot, in its order."""
+    """Columns with one number per job of the snapshot, in its order."""
 
     owner: Ints  # by `OwnerIndex`; -1: trained on CPU
     gpus: Floats  # that it has, or is promised

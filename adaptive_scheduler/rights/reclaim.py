@@ -21,11 +21,12 @@ from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 T = TypeVar("T")
-RECLAIM, SUSPEND = "rights.reclaim", "rights.suspend"
+RECLAIM = "rights.reclaim"
+SUSPEND = "rights.suspend"
 
 
 class _Gift(NamedTuple):
-    """What one job can give of its GPUs on a node."""
+    """GPUs that one job can give on a node."""
 
     job: Job
     keeps: int
@@ -73,12 +74,17 @@ class Reclaimer:
         for other in world.placed:
             if other.preemption != "never" and not other.workers and not change_obstacle(other):
                 of_node[other.node or ""].append(other)
-        self._world, self._refused, self._of_node = (world, self._rights.version), set(), of_node
+        self._world = (world, self._rights.version)
+        self._refused = set()
+        self._of_node = of_node
 
     def _once(
-        self, search: Callable[[ClusterSnapshot, Job, GpuClaim], T | None], world: ClusterSnapshot, job: Job,
+        self,
+        search: Callable[[ClusterSnapshot, Job, GpuClaim], T | None],
+        world: ClusterSnapshot,
+        job: Job,
         claim: GpuClaim,
-    ) -> T | None:  # fmt: skip
+    ) -> T | None:
         """Return what a search finds, unless it has failed for an equal request in this world."""
         asked = search, self._rights.owner(job), claim, job.optional, job.gpu_type, job.pinned
         if asked in self._refused:
@@ -114,7 +120,8 @@ class Reclaimer:
 
     def _shrink_several(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> Start | None:
         """Return the start on the smallest count that several jobs of one node give way to; None if none do."""
-        rights, claimant = self._rights, self._rights.owner(job)
+        rights = self._rights
+        claimant = self._rights.owner(job)
         gives = {owner: rights.over(owner, claimant, claim) > 0 for owner in rights.who.owners if owner != claimant}
         if not any(gives.values()):
             return None
@@ -200,10 +207,12 @@ def _enough(rights: Rights, claim: GpuClaim, job: Job, gifts: Sequence[_Gift], n
 
 
 class Budgets:
-    """What owners and their queues may still be made to give for one claim."""
+    """Counts what owners and their queues may still be made to give for one claim."""
 
     def __init__(self, rights: Rights, claimant: JobOwner, claim: GpuClaim) -> None:
-        self._rights, self._claimant, self._claim = rights, claimant, claim
+        self._rights = rights
+        self._claimant = claimant
+        self._claim = claim
         self._taken: dict[JobOwner | str, float] = defaultdict(float)
 
     def take(self, victim: JobOwner, units: float) -> bool:
@@ -232,10 +241,12 @@ def _suspended(
     )
     if one is not None or only_one:
         return [] if one is None else [one]
-    chosen, missing = list[Job](), need
+    chosen = list[Job]()
+    missing = need
     taken: dict[JobOwner | str, float] = defaultdict(float)
     for other in sorted(there, key=lambda other: (other.priority, -other.num_gpus, other.id)):
-        owner, units = rights.owner(other), rights.units(other, other.num_gpus)
+        owner = rights.owner(other)
+        units = rights.units(other, other.num_gpus)
         group = owner if owner.queue == rights.owner(job).queue else owner.queue
         if missing > 0 and taken[group] + units <= limits[owner] + TINY:
             taken[group] += units

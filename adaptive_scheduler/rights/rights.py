@@ -25,11 +25,14 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
-LIMIT, BORROW, USER_LIMIT, SHARE = "rights.limit", "rights.borrow", "rights.user_limit", "rights.share"
+LIMIT = "rights.limit"
+BORROW = "rights.borrow"
+USER_LIMIT = "rights.user_limit"
+SHARE = "rights.share"
 """Algorithms of a Hold, by what binds."""
 
 NO_HELP = (LIMIT, BORROW, USER_LIMIT)
-"""Of these, what keeps a job waiting whatever is idle."""
+"""Reasons among these that keep a job waiting whatever is idle."""
 
 TOLD_GPU_H = 0.05
 """Less use than this many GPU-hours is not told."""
@@ -37,7 +40,7 @@ TOLD_GPU_H = 0.05
 
 @dataclass(frozen=True, slots=True)
 class GpuClaim:
-    """Whether a waiting job may have GPUs of others: of its own queue, of other queues."""
+    """Tells whether a waiting job may have GPUs of others: of its own queue, of other queues."""
 
     within: bool = False
     across: bool = False
@@ -53,7 +56,9 @@ class Rights:
     """The rights of one decision. What is decided on the way is told by `took`."""
 
     def __init__(self, snapshot: ClusterSnapshot, now: float, settings: Settings) -> None:
-        self.shares, self.now, self._settings = snapshot.shares, now, settings
+        self.shares = snapshot.shares
+        self.now = now
+        self._settings = settings
         self._owner_of: dict[tuple[str, str], JobOwner] = {}
         self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
         self.version = 0  # counts the changes of what owners hold
@@ -111,9 +116,11 @@ class Rights:
         """Return how well served an owner is; the smallest is next."""
         queue, its = self.standing(owner.queue), self.standing(owner)
         return (
-            _level(self.held(owner.queue), queue.entitled), -queue.credit,
-            _level(self.held(owner), its.entitled), -its.credit,
-        )  # fmt: skip
+            _level(self.held(owner.queue), queue.entitled),
+            -queue.credit,
+            _level(self.held(owner), its.entitled),
+            -its.credit,
+        )
 
     def line_up(self, jobs: Sequence[Job]) -> WaitingLine:
         """Return the waiting jobs, which come in queue order, in the order of rights."""
@@ -142,7 +149,8 @@ class Rights:
         """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may."""
         if not self.binds or job.uses_cpu:
             return None
-        owner, least = self.owner(job), min(job.optional, default=0)
+        owner = self.owner(job)
+        least = min(job.optional, default=0)
         queue = self.shares.queue(owner.queue)
         if self._gpus[owner.queue] + least > queue.most:
             if queue.limit is not None and self._gpus[owner.queue] + least > queue.limit:
@@ -169,7 +177,8 @@ class Rights:
         """Return the job with the counts that it may have now, at least its smallest."""
         if not self.binds or job.uses_cpu:
             return job
-        owner, least = self.owner(job), min(job.optional, default=0)
+        owner = self.owner(job)
+        least = min(job.optional, default=0)
         cap = self.limit_left(owner)
         within = math.floor(self.room(owner, job.id) / self.who.mean_value + TINY)
         if others_wait or job.preemption == "never":
@@ -190,9 +199,7 @@ class Rights:
         within = surely or (has == 0 and needs <= own.whole + TINY)
         by_share = queue_has + needs <= max(whole_queue.entitled, guaranteed) + TINY
         across = within and (by_share or (queue_has == 0 and needs <= whole_queue.whole + TINY))
-        return GpuClaim(
-            within, across, odd=not surely, guaranteed=across and queue_has + needs <= guaranteed + TINY
-        )  # fmt: skip
+        return GpuClaim(within, across, odd=not surely, guaranteed=across and queue_has + needs <= guaranteed + TINY)
 
     def _value(self, job: Job) -> float:
         """Return the least that one GPU of those that the job may have counts."""
@@ -228,7 +235,8 @@ class Rights:
         """
         if not self.binds:
             return table
-        owner, claim = self.owner(job), self.claim(job)
+        owner = self.owner(job)
+        claim = self.claim(job)
         key = owner, claim.within, claim.across
         known = self._seen.get(key)
         if known is None or known[:2] != (self.version, table):
@@ -391,7 +399,8 @@ class WaitingLine:
     def __iter__(self) -> Iterator[Job]:
         if not self._rights.binds:
             yield from self._jobs
-        version, heap = -1, list[tuple[tuple[float, ...], JobOwner]]()
+        version = -1
+        heap = list[tuple[tuple[float, ...], JobOwner]]()
         while self._left:
             if version != self._rights.version:
                 version = self._rights.version

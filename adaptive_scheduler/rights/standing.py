@@ -21,7 +21,7 @@ K = TypeVar("K", JobOwner, str)
 
 
 class Standing(NamedTuple):
-    """Where one owner, or one queue, stands. GPUs are standard GPUs."""
+    """Demand, entitlement and use of one owner or one queue. GPUs are standard GPUs."""
 
     demand: float
     entitled: float  # not rounded
@@ -36,7 +36,7 @@ NOBODY = Standing(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Standings:
-    """All queues and owners with jobs on GPUs."""
+    """Lists all queues and owners with jobs on GPUs."""
 
     index: OwnerIndex
     columns: JobColumns
@@ -57,7 +57,8 @@ def read_owners(snapshot: ClusterSnapshot) -> Standings:
     index = snapshot.once(OwnerIndex, snapshot.shares, fits=OwnerIndex.is_small)
     columns = read_jobs(snapshot, index, values)
     on_gpus = columns.owner >= 0
-    owner, gpus = columns.owner[on_gpus], columns.gpus[on_gpus]
+    owner = columns.owner[on_gpus]
+    gpus = columns.gpus[on_gpus]
     numbers = np.unique(owner).tolist()
     count = np.bincount(owner, gpus).tolist()
     held = np.bincount(owner, gpus * columns.value[on_gpus]).tolist()
@@ -93,7 +94,8 @@ def entitle(snapshot: ClusterSnapshot, who: Standings) -> Standings:
 
 
 def _entitle_queues(snapshot: ClusterSnapshot, who: Standings, demand: Mapping[JobOwner, float]) -> dict[str, Standing]:
-    shares, largest = snapshot.shares, max(who.values.values(), default=1.0)
+    shares = snapshot.shares
+    largest = max(who.values.values(), default=1.0)
     use: dict[str, float] = defaultdict(float)
     for owner, value in snapshot.used.items():
         use[owner.queue] += value

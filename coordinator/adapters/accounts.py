@@ -43,7 +43,7 @@ def account_of(uid: int) -> UnixAccount | None:
 
 
 def administers(account: UnixAccount) -> bool:
-    """True for root and for members of the group `reshape-admin`."""
+    """Return whether the user is root or a member of the group `reshape-admin`."""
     if account.uid == 0:
         return True
     try:

@@ -32,5 +32,5 @@ def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def zone_minutes() -> int:
-    """By how many minutes local time is ahead of UTC now."""
+    """Return the minutes by which local time is ahead of UTC now."""
     return time.localtime().tm_gmtoff // 60

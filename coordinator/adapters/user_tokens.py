@@ -25,7 +25,8 @@ class UserTokens:
     """`path`: the file, in a folder of root's."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+        self._path = path
+        self._lock = threading.Lock()
         try:
             self._rows: dict[str, View] = json.loads(path.read_text("utf-8"))  # by hash
         except FileNotFoundError:

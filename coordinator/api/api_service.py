@@ -125,7 +125,8 @@ class ApiService(PageReads):
         `coordinator.api.caller_api.CallerApi` guards the operations that are not about one job.
         """
         restricted = copy.copy(self)
-        restricted._caller, restricted._operator = caller, self._operator.of_caller(caller)
+        restricted._caller = caller
+        restricted._operator = self._operator.of_caller(caller)
         return restricted
 
     # jobs
@@ -190,9 +191,13 @@ class ApiService(PageReads):
     def shares(self) -> View:
         loop = self._loop
         return shares_view(
-            loop.shares_file.shares, loop.accounts.standings, loop.last_snapshot, self._clock.now(), loop.config.shares,
+            loop.shares_file.shares,
+            loop.accounts.standings,
+            loop.last_snapshot,
+            self._clock.now(),
+            loop.config.shares,
             loop.shares_file.problem,
-        )  # fmt: skip
+        )
 
     def set_shares(self, text: str) -> View:
         gpus = len(self._cache.gpus())

@@ -19,14 +19,38 @@ from coordinator.errors import Rejected
 View = dict[str, Any]
 
 EVENT_SEEN = (
-    "_id", "type", "at", "job_id", "state", "generation", "num_gpus", "gpu_id", "held_by", "from_gpus", "to_gpus", "to",
-)  # fmt: skip
+    "_id",
+    "type",
+    "at",
+    "job_id",
+    "state",
+    "generation",
+    "num_gpus",
+    "gpu_id",
+    "held_by",
+    "from_gpus",
+    "to_gpus",
+    "to",
+)
 DECISION_SEEN = ("decision_id", "job_id", "jobs", "at", "kind", "algorithm")
 GPU_USER = ("job_id", "held_by", "worker_id")
 NAMING = (
-    "message", "because", "receipt", "binds", "starts_if", "start_guesses", "yields_to", "warnings", "problems",
-    "sentence", "jobs", "victim", "more_victims", "unchanged_guesses", "for",
-)  # fmt: skip
+    "message",
+    "because",
+    "receipt",
+    "binds",
+    "starts_if",
+    "start_guesses",
+    "yields_to",
+    "warnings",
+    "problems",
+    "sentence",
+    "jobs",
+    "victim",
+    "more_victims",
+    "unchanged_guesses",
+    "for",
+)
 """Fields of jobs, decisions and events in which other jobs are named."""
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9_-]|[A-Za-z0-9]")
 OF_OTHERS = "A decision about jobs of other users."
@@ -134,7 +158,7 @@ class CallerApi:
         return self._decisions(found), more
 
     def _decisions(self, views: Iterable[View]) -> list[View]:
-        """Those that the caller may see; of jobs of others alone no more than that there is one."""
+        """Return those that the caller may see; of jobs of others alone no more than that there is one."""
         return [shown for view in views if (shown := self._decision(view)) is not None]
 
     def _decision(self, view: View) -> View | None:
@@ -153,7 +177,7 @@ class CallerApi:
         return [self._event(event) for event in self._all.history()]
 
     def _event(self, event: View) -> View:
-        """What of an event the caller may see; its number always, since those who follow go on after it."""
+        """Return what the caller may see of an event; its number always, since followers continue after it."""
         if self._caller.admin or event.get("owner_uid") == self._caller.uid:
             return self._nameless(event)
         if event.get("job_id") is None or self._caller.others_seen:
@@ -183,7 +207,7 @@ class CallerApi:
         return self._rows_of_users(self._all.usage(since))
 
     def _rows_of_users(self, rows: list[View]) -> list[View]:
-        """Those of users that the caller may see."""
+        """Return the rows of users that the caller may see."""
         if self._caller.others_seen or self._caller.admin:
             return rows
         return [row for row in rows if row["user"] == self._caller.name]

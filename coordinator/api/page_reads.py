@@ -57,7 +57,7 @@ class PageReads:
         raise NotImplementedError
 
     def is_own(self, job_id: str, at: float = math.inf) -> bool:
-        """True if the newest job of that name is the caller's own, and had been submitted by then."""
+        """Return whether the newest job of that name is the caller's own, and had been submitted by then."""
         job = self._cache.find(job_id)
         return job is not None and not self._hides(job) and job.submit_ts <= at
 
@@ -72,11 +72,11 @@ class PageReads:
         return "another user" if is_user and not is_own else word
 
     def _sees(self, job: JobRecord) -> bool:
-        """True if the caller may know that there is this job."""
+        """Return whether the caller may know that there is this job."""
         return self._caller is None or self._caller.sees(job)
 
     def _hides(self, job: JobRecord) -> bool:
-        """True if the caller may know no more of this job than its name, state and counts."""
+        """Return whether the caller may know no more of this job than its name, state and counts."""
         return self._caller is not None and not self._caller.may_change(job)
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
@@ -105,7 +105,7 @@ class PageReads:
         }
 
     def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
-        """Those of these jobs that are open: `state`, `owner`, `start_ts`."""
+        """Return `state`, `owner` and `start_ts` of those of these jobs that are open."""
         known = self._cache.jobs()
         found = {job_id: known[job_id] for job_id in job_ids if job_id in known and self._sees(known[job_id])}
         return {
@@ -114,7 +114,7 @@ class PageReads:
         }
 
     def curve(self, job_id: str) -> View:
-        """How the training of a job went: its value and its speed by iterations, and how many GPUs it had."""
+        """Return how a job trained: its value and its speed by iterations, and its GPU counts."""
         job = self._operator.find(job_id)
         if not self._sees(job):
             raise self._operator.missing(job_id)
@@ -122,7 +122,7 @@ class PageReads:
         return course.shown(job.raw_id)
 
     def coming(self) -> list[tuple[str, str, float, float]]:
-        """Which job is predicted to hold which GPU, from when until when."""
+        """Return which job is predicted to hold which GPU, from when until when."""
         return self._forecaster.coming()
 
     def wall(self) -> float:

@@ -13,9 +13,13 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 View = dict[str, Any]
 
 NAMES = {
-    "gpu_s": "gpu_hours", "borrowed_s": "borrowed_gpu_hours", "lent_s": "lent_gpu_hours", "reclaimed": "reclaimed_gpus",
-    "shrinks": "shrinks", "suspensions": "suspensions",
-}  # fmt: skip
+    "gpu_s": "gpu_hours",
+    "borrowed_s": "borrowed_gpu_hours",
+    "lent_s": "lent_gpu_hours",
+    "reclaimed": "reclaimed_gpus",
+    "shrinks": "shrinks",
+    "suspensions": "suspensions",
+}
 """Fields of an account, and what they are called in a view."""
 
 LEAST_USE = 36.0

@@ -31,17 +31,47 @@ SHOWN: tuple[JobField, ...] = (
     "target_top5", "time_limit", "owner", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic",
     "resumes", "lost",
 )  # fmt: skip
-SEEN_BY_ALL = frozenset({
-    "job_id", "owner", "state", "num_gpus", "gpu_ids", "optional_num_gpus", "gpus_per_pod", "node", "generation",
-    "launch", "reshapes", "moves", "preempts", "retries", "submit_ts", "start_ts", "finish_ts", "closed", "cancel",
-    "suspended", "emulated", "queue", "namespace",
-})  # fmt: skip
+SEEN_BY_ALL = frozenset(
+    {
+        "job_id",
+        "owner",
+        "state",
+        "num_gpus",
+        "gpu_ids",
+        "optional_num_gpus",
+        "gpus_per_pod",
+        "node",
+        "generation",
+        "launch",
+        "reshapes",
+        "moves",
+        "preempts",
+        "retries",
+        "submit_ts",
+        "start_ts",
+        "finish_ts",
+        "closed",
+        "cancel",
+        "suspended",
+        "emulated",
+        "queue",
+        "namespace",
+    }
+)
 """Fields of a job that all users of a shared machine may see."""
 NOTHING_SEEN: View = {
-    "message": "", "problems": [], "warnings": [], "yields_to": [], "start_guesses": [], "pods": [], "iters_done": 0,
-    "rigid": False, "length_unsure": False, "growth_efficiency": {},
-}  # fmt: skip
-"""What stands for the others that may not be null."""
+    "message": "",
+    "problems": [],
+    "warnings": [],
+    "yields_to": [],
+    "start_guesses": [],
+    "pods": [],
+    "iters_done": 0,
+    "rigid": False,
+    "length_unsure": False,
+    "growth_efficiency": {},
+}
+"""Values for the others that may not be null."""
 TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 
 

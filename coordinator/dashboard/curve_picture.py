@@ -14,9 +14,12 @@ from typing import Any
 
 Point = tuple[float, float]
 
-WIDTH, LEFT, RIGHT = 1000.0, 90.0, 980.0
+WIDTH = 1000.0
+LEFT = 90.0
+RIGHT = 980.0
 TOP, GAP, FOOT = 26.0, 30.0, 26.0  # room for the counts of GPUs, between two panels, for the iterations
-VALUE_HEIGHT, SPEED_HEIGHT = 190.0, 90.0
+VALUE_HEIGHT = 190.0
+SPEED_HEIGHT = 90.0
 LABEL = 60.0  # the least width of a band that has room for its count
 SPEED = "iterations/s"  # its line begins at zero, so that one sees how much faster it is on more GPUs
 NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -24,7 +27,7 @@ NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Panel:
-    """One line. `line`: the points of a polyline; `ticks`: (y, words) at its left."""
+    """Axes with one line. `line`: the points of a polyline; `ticks`: (y, words) at its left."""
 
     name: str
     top: float
@@ -71,7 +74,8 @@ def curve_picture(curve: Mapping[str, Any]) -> CurvePicture | None:
     def x(at: float) -> float:
         return LEFT + (RIGHT - LEFT) * (min(max(at, first), last) - first) / ((last - first) or 1.0)
 
-    panels, top = [], TOP
+    panels = []
+    top = TOP
     for name, line, height in drawn:
         panels.append(_panel(name, line, x, top, top + height))
         top += height + GAP

@@ -30,7 +30,7 @@ class DayOfUse:
 
     @property
     def share(self) -> float:
-        """Of all GPU-hours those that were used."""
+        """Return the share of all GPU-hours that was used."""
         return self.gpu_hours / self.hours_there if self.hours_there else 0.0
 
 
@@ -61,7 +61,7 @@ def use_of_a_day(events: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str
 
 
 def _share(used: float, gpus: int, begin: float, known: tuple[float, float]) -> float | None:
-    """Of the part of a quarter of an hour that is known."""
+    """Return the share of GPUs in use, of the part of a quarter of an hour that is known."""
     first, last = known
     width = min(begin + QUARTER_S, last) - max(begin, first)
     return min(1.0, used / (gpus * width)) if width > 0 and gpus else None

@@ -11,7 +11,11 @@ from coordinator.dashboard.words import seconds
 
 View = Mapping[str, Any]
 
-WIDTH, LEFT, ROW, TOP, FOOT = 985.0, 190.0, 22.0, 6.0, 26.0
+WIDTH = 985.0
+LEFT = 190.0
+ROW = 22.0
+TOP = 6.0
+FOOT = 26.0
 MOST_ROWS = 60
 SAME = 0.01  # of its end: what differs by less is drawn as the same
 ROUND_S = (60.0, 3600.0)
@@ -19,7 +23,7 @@ ROUND_S = (60.0, 3600.0)
 
 @dataclass(frozen=True)
 class GanttBar:
-    """One job. `kind`: same, earlier, later (its end, beside now) or added."""
+    """Bar of one job. `kind`: same, earlier, later (its end, beside now) or added."""
 
     job: str
     x: float
@@ -51,7 +55,8 @@ def gantt(times: Sequence[View]) -> GanttPicture | None:
         return LEFT + (WIDTH - LEFT) * min(1.0, at / last)
 
     def bar(job: str, found: Sequence[float | None], row: int, kind: str) -> GanttBar:
-        start, end = found[0] or 0.0, found[1]
+        start = found[0] or 0.0
+        end = found[1]
         until = last if end is None else end
         said = "never ends" if end is None else f"ends in {seconds(end)}"
         began = f"starts in {seconds(start)}" if start else "runs"

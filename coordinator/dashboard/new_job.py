@@ -13,8 +13,14 @@ from typing import Any
 from coordinator.errors import Rejected
 
 FOR_A_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
-TEXTS = {"name": "job_id", "code": "code", "deadline": "sla", "time_limit": "time_limit", "gpu_type": "gpu_type",
-         "image": "image"}  # fmt: skip
+TEXTS = {
+    "name": "job_id",
+    "code": "code",
+    "deadline": "sla",
+    "time_limit": "time_limit",
+    "gpu_type": "gpu_type",
+    "image": "image",
+}
 
 
 def document(fields: Mapping[str, str]) -> dict[str, Any]:

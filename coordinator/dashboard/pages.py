@@ -63,7 +63,7 @@ class PageSource(Protocol):
         ...
 
     def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
-        """Those of the jobs that are open: `state`, `owner`, and `start_ts` in seconds since 1970 or None."""
+        """Return of those jobs that are open `state`, `owner`, and `start_ts` in seconds since 1970 or None."""
         ...
 
     def job(self, job_id: str) -> View:
@@ -75,12 +75,12 @@ class PageSource(Protocol):
         ...
 
     def curve(self, job_id: str) -> View:
-        """How its training went. `values`: (iterations, value) of what it has measured of itself, `value_name`;
+        """Return how it trained. `values`: (iterations, value) of what it has measured of itself, `value_name`;
         `speeds`: (iterations, seconds per iteration); `gpus`: (iterations, GPUs from there on)."""
         ...
 
     def coming(self) -> list[tuple[str, str, float, float]]:
-        """Which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970."""
+        """Return which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970."""
         ...
 
     def wall(self) -> float:
@@ -165,7 +165,8 @@ class Pages:
         raise Rejected("There is no page at this address.", 404)
 
     def _fleet(self, source: PageSource, query: Query) -> Page:
-        gpus, now = source.gpus(), source.wall()
+        gpus = source.gpus()
+        now = source.wall()
         nodes = sorted(source.nodes(), key=lambda node: rows.natural_order(str(node["node"])))
         is_map = len(nodes) > rows.DETAILED_NODES
         shown = Slice.of(query, len(nodes), NODES_ON_MAP if is_map else NODES_PER_PAGE)
@@ -204,7 +205,8 @@ class Pages:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
 
         turn = self.html("turn.html", shown=shown, what="jobs", link=link)
-        largest, now = _largest(source.nodes()), source.wall()
+        largest = _largest(source.nodes())
+        now = source.wall()
         shaped = [rows.job(view, self._moment, now, largest) for view in found["jobs"]]
         about: View = {"group": group, "groups": GROUPS, "counts": found["counts"], "link": link, "named": named}
         parts = {
@@ -235,7 +237,7 @@ class Pages:
         return Page(f"Job {job_id}", "/jobs", parts, view)
 
     def curve_picture(self, curve: View) -> str:
-        """How a training went as an SVG of its own; `curve`: as `PageSource.curve` returns it."""
+        """Return how a training went as an SVG. `curve`: as `PageSource.curve` returns it."""
         return self._drawn("job/curve_alone.html", curve, CURVE_STYLE.read_text("utf-8"))
 
     def _drawn(self, template: str, curve: View, style: str = "") -> str:
@@ -266,11 +268,14 @@ class Pages:
         about = {"windows": WINDOWS, "minutes": minutes, "is_past": is_past}
         parts = {
             "windows": self.html(
-                "windows.html", link=link, earlier=link(1, minutes, end - length / 2) if end - length > known else "",
-                later=(link(1, minutes, later) if later < now else link(1, minutes, None)) if is_past else "", **about,
+                "windows.html",
+                link=link,
+                earlier=link(1, minutes, end - length / 2) if end - length > known else "",
+                later=(link(1, minutes, later) if later < now else link(1, minutes, None)) if is_past else "",
+                **about,
             ),
             "timeline": self.html("timeline.html", picture=picture, title="") + turn,
-        }  # fmt: skip
+        }
         return Page("Timeline", "/timeline", parts)
 
     def _decisions(self, source: PageSource, query: Query) -> Page:

@@ -106,12 +106,12 @@ class GpuRun:
 
     @property
     def label(self) -> str:
-        """As much of the job's name as fits, cut in its middle."""
+        """Return as much of the job's name as fits, cut in its middle."""
         return words.middle_cut(self.first.job or self.first.kind, FIRST_LETTERS + LETTERS * (len(self.cells) - 1))
 
     @property
     def title(self) -> str:
-        """What each GPU does, in lines."""
+        """Return in lines what each GPU does."""
         return "\n".join(cell.title for cell in self.cells)
 
 
@@ -138,7 +138,7 @@ def gpu_cell(gpu: View, jobs: Mapping[str, View]) -> GpuCell:
 
 @dataclass(frozen=True)
 class NodeTiles:
-    """One node and its GPUs, in the order of their numbers."""
+    """Node with its GPUs, in the order of their numbers."""
 
     node: View
     cells: tuple[GpuCell, ...]
@@ -148,7 +148,7 @@ class NodeTiles:
 def fleet(
     gpus: Iterable[View], nodes: Iterable[View], jobs: Mapping[str, View], moment: Callable[[float], str]
 ) -> list[NodeTiles]:
-    """Each of the nodes with its GPUs, in order. `moment` formats seconds since 1970, shortly."""
+    """Return each of the nodes with its GPUs, in order. `moment` formats seconds since 1970, shortly."""
     of_node: dict[Any, list[GpuCell]] = {node["node"]: [] for node in nodes}
     for gpu in gpus:
         if gpu["node"] in of_node:
@@ -164,7 +164,7 @@ def _runs(cells: Sequence[GpuCell], jobs: Mapping[str, View], moment: Callable[[
 
 
 def _about(job: View, moment: Callable[[float], str]) -> str:
-    """Whose it is and since when, not for how long, so that a page stays the same as long as nothing happens."""
+    """Return whose it is and since when, not for how long, so that a page changes only when something happens."""
     return " · ".join(filter(None, (job.get("owner"), words.measured(job.get("start_ts"), moment))))
 
 
@@ -237,7 +237,7 @@ def _sorts_by(view: View) -> float:
 
 @dataclass(frozen=True)
 class EventGroup:
-    """What came about, and the steps that led to it, oldest first; each is a time, a type and words."""
+    """Outcome, and the steps that led to it, oldest first; each is a time, a type and words."""
 
     number: int  # of its last event: a name for it
     came: tuple[float, str, str]

@@ -133,8 +133,9 @@ def never_starts(view: View, largest: int) -> str | None:
 
 
 def deadline_margin(view: View, moment: Callable[[float], str], now: float) -> str | None:
-    """Its deadline, and how much time the latest end that is likely leaves to it; None without one."""
-    at, ends = view.get("deadline_ts"), view.get("ends_between")
+    """Return its deadline, and the time that the latest likely end leaves to it; None without one."""
+    at = view.get("deadline_ts")
+    ends = view.get("ends_between")
     if (late := missed(view)) is not None:
         return f"deadline {late}"
     if not isinstance(at, int | float):

@@ -118,7 +118,8 @@ class Forecaster:
         if count > MOST:
             self._coming = (0.0, ())
             return ()
-        wall, until = self._clock.wall(), time.thread_time() + BUDGET_S
+        wall = self._clock.wall()
+        until = time.thread_time() + BUDGET_S
         found = forecast(self.live(), lambda: time.thread_time() < until)
         self._coming = (wall, found.held)
         return found.jobs
@@ -139,7 +140,7 @@ class Forecaster:
         return WhenExpected(_to_come(start, wall), _to_come(end, wall))
 
     def coming(self) -> list[tuple[str, str, float, float]]:
-        """Which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970.
+        """Return which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970.
 
         Empty where there are too many jobs to simulate.
         """

@@ -119,10 +119,12 @@ class LiveState:
 def _as_of_now(world: ClusterSnapshot, job: Job, now: float, silent_s: float) -> Job:
     """The job with times from now, and with the progress that it has made since its last report."""
     job = replace(
-        job, submit_s=job.submit_s - now, cooling_until=job.cooling_until - now,
+        job,
+        submit_s=job.submit_s - now,
+        cooling_until=job.cooling_until - now,
         queued_s=None if job.queued_s is None else job.queued_s - now,
         started_s=None if job.started_s is None else job.started_s - now,
-    )  # fmt: skip
+    )
     node, hosts = world.node.get(job.node or ""), len(job.workers) or 1
     speed = world.profiles.speed(job.type, node.gpu_type, job.num_gpus, hosts) if node else None
     if speed is None or job.state != "running" or job.iterations_left is None:

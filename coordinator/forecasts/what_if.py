@@ -48,7 +48,7 @@ class WhatIf:
 
     @property
     def times(self) -> list[dict[str, Any]]:
-        """Of each job `job_id`, and `now` and `then` as [start, end] in seconds from now; None where it is not."""
+        """Return for each job `job_id`, and `now` and `then` as [start, end] in seconds from now; None if not there."""
         before, after = ({job.job_id: job for job in found.jobs} for found in (self.now, self.then or self.now))
         return [
             {
@@ -144,7 +144,7 @@ def _cells(job: JobForecast | None) -> list[str]:
 
 
 def _span(job: JobForecast | None) -> list[float | None] | None:
-    """Its start and end; of one that never starts there is nothing to draw."""
+    """Return its start and end; of one that never starts there is nothing to draw."""
     if job is None or (job.start_s is None and job.end_s is None):
         return None
     return [job.start_s or 0.0, job.end_s]

@@ -56,7 +56,8 @@ def changes(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _new_job(given: Mapping[str, str]) -> list[dict[str, Any]]:
     """The document of a job that is not there yet; none where its fields are empty."""
-    counts, length = given.get("new_gpus", ""), given.get("new_iterations", "")
+    counts = given.get("new_gpus", "")
+    length = given.get("new_iterations", "")
     if not counts and not length:
         return []
     if not counts or not re.fullmatch(r"[1-9][0-9]{0,9}", length):

@@ -118,9 +118,11 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
 ]
 
 NOT_SHARED: tuple[type[RequestHandler], ...] = (
-    signed.ForwardedRequestHandler, signed.NodeHandler, extender.ExtenderHandler,
-)  # fmt: skip
-"""What a shared machine does not answer: it has no agents and no Volcano, and its sidecars know no operator."""
+    signed.ForwardedRequestHandler,
+    signed.NodeHandler,
+    extender.ExtenderHandler,
+)
+"""Addresses that a shared machine lacks: it has no agents and no Volcano, and its sidecars know no operator."""
 
 
 class _Application(Application):

@@ -66,20 +66,20 @@ class Handler(RequestHandler):
 
     @property
     def shared(self) -> SharedMachine | None:
-        """What is known of the users of a shared machine; None where all callers are one."""
+        """Return what is known of the users of a shared machine; None if all callers are one."""
         shared: SharedMachine | None = self.settings["shared"]
         return shared
 
     @property
     def caller(self) -> Caller:
-        """Who calls on a shared machine; `Unauthorized` where that is not known."""
+        """Return who calls on a shared machine; raises `Unauthorized` if that is not known."""
         if self._caller is None:
             raise Unauthorized("It is not known who calls.")
         return self._caller
 
     @property
     def coordinator(self) -> UserOperations:
-        """What the caller may ask for."""
+        """Return the operations that the caller may ask for."""
         return self.whole_coordinator if self.shared is None else self.shared.api_of(self.caller)
 
     @property

@@ -87,7 +87,7 @@ class EventsHandler(Handler):
             await self.flush()
 
     async def _has_ended(self, job_id: str) -> bool:
-        """Whether nothing more will become of a job: it is closed, was not accepted, or is not there."""
+        """Return whether nothing more will become of a job: it is closed, was not accepted, or is not there."""
         if await self.call(self.coordinator.open_jobs, [job_id]):
             return False
         try:

@@ -31,7 +31,7 @@ LONGEST_TOKEN_S = 366 * 86_400
 
 @dataclass(frozen=True)
 class SharedMachine:
-    """What the handlers of one application share."""
+    """Tells the handlers of an application who calls."""
 
     callers: Callers
     api_of: Callable[[Caller], UserOperations]
@@ -68,7 +68,7 @@ class SharedMachine:
 
 
 def came_by_unix_socket(request: HTTPServerRequest) -> bool:
-    """True if this came by the socket of which the kernel tells who connected."""
+    """Return whether this came by the socket of which the kernel tells who connected."""
     return bool(_stream_of(request).socket.family == socket.AF_UNIX)
 
 

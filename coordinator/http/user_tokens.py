@@ -23,14 +23,15 @@ class OwnTokensHandler(Handler):
 
 
 class TokensHandler(OwnTokensHandler):
-    """Those of whoever calls."""
+    """Lists and makes the caller's tokens."""
 
     async def get(self) -> None:
         machine = self.machine
         self.answer({"tokens": await self.call(machine.tokens.of, self.caller.uid, machine.clock.wall())})
 
     async def post(self) -> None:
-        machine, doc = self.machine, self.read()
+        machine = self.machine
+        doc = self.read()
         wire.only_fields(doc, "lasts_s")
         lasts_s = doc["lasts_s"]
         if type(lasts_s) is not int or not 1 <= lasts_s <= LONGEST_TOKEN_S:
@@ -41,7 +42,7 @@ class TokensHandler(OwnTokensHandler):
 
 
 class TokenHandler(OwnTokensHandler):
-    """One of them."""
+    """Revokes one of them."""
 
     async def delete(self, token_id: str) -> None:
         await self.call(self.machine.tokens.revoke, self.caller.uid, token_id)

@@ -93,7 +93,8 @@ class Reconciler:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._record, self._failpoint, self._launch_doc = record, failpoint, launch_doc
-        self._node_unavailable, self._last_course = node_unavailable, last_course
+        self._node_unavailable = node_unavailable
+        self._last_course = last_course
         self._gangs = GangObserver(reports, platform, config, node_unavailable)
         self._trackers: dict[str, _JobTracker] = {}
 

@@ -225,7 +225,8 @@ def _owner(doc: JobRow) -> Iterator[str]:
 
 
 def _rank(doc: JobRow) -> Iterator[str]:
-    priority, preemption = doc.get("priority"), doc.get("preemption")
+    priority = doc.get("priority")
+    preemption = doc.get("preemption")
     if priority is not None and (
         not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MOST_PRIORITY
     ):

@@ -173,7 +173,7 @@ class DecisionLoop:
 
     @property
     def last_snapshot(self) -> ClusterSnapshot | None:
-        """What the last cycle decided on; None before the first."""
+        """Return the snapshot that the last cycle decided on; None before the first."""
         return None if self._last_cycle is None else self._last_cycle.snapshot
 
     def present(self) -> tuple[ClusterSnapshot, float]:
@@ -248,7 +248,8 @@ class DecisionLoop:
 
     def refused_by_shares(self, doc: JobRow) -> str:
         """Return why its owner may not submit to its queue; empty if that is allowed."""
-        shares, (queue, user) = self.shares_file.shares, _named(doc)
+        shares = self.shares_file.shares
+        (queue, user) = _named(doc)
         if why := shares.refusal(queue, user):
             return why
         name = shares.queue_of(queue, user)

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FILE_NAME = "shares.yaml"
-TABLE, LAST_GOOD = "shares", "last good"
+TABLE = "shares"
+LAST_GOOD = "last good"
 MOST_BYTES = 256 * 1024
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -38,7 +39,7 @@ class _QueueTerms(msgspec.Struct, forbid_unknown_fields=True):
     borrow: bool = True
     user_limit: Gpus | None = None
     max_jobs: Gpus | None = None
-    users: list[Name] = []
+    users: tuple[Name, ...] = ()
     owners: Literal["users", "shared"] = "users"
 
 
@@ -83,16 +84,7 @@ def parse(text: str, gpus: int | None = None) -> Shares:
 def _queue(name: str, given: Any) -> QueueShare:
     _converted(name, Name, f"The name of queue {name!r}")
     terms = _converted({} if given is None else given, _QueueTerms, f"Queue {name}")
-    return QueueShare(
-        weight=terms.weight,
-        guaranteed=terms.guaranteed,
-        limit=terms.limit,
-        borrow=terms.borrow,
-        user_limit=terms.user_limit,
-        max_jobs=terms.max_jobs,
-        users=tuple(terms.users),
-        owners=terms.owners,
-    )
+    return QueueShare(**msgspec.structs.asdict(terms))
 
 
 def _user(name: str, given: Any) -> UserShare:
@@ -147,7 +139,9 @@ class SharesFile:
             log.info("%s binds again", self._path)
         if text or self._store.get(TABLE, LAST_GOOD):
             self._store.put(TABLE, {"_id": LAST_GOOD, "text": text})
-        self.shares, self.problem, self._begun = shares, "", True
+        self.shares = shares
+        self.problem = ""
+        self._begun = True
 
     def _keep(self, why: str) -> None:
         if not self._begun:

@@ -24,18 +24,19 @@ from coordinator.errors import ReshapeError
 from coordinator.model.records import Moment, number
 from coordinator.ports import Clock, Doc, Store, moment_of
 
-TABLE, LATELY = "usage", "lately"
+TABLE = "usage"
+LATELY = "lately"
 FLUSH_S = 30.0
 HOUR_S = 3600.0
 MOST_BACK_S = 30 * 86400.0
-"""What ran while no coordinator did counts for no longer than this."""
+"""Longest time, in seconds, that counts for jobs that ran while no coordinator did."""
 AMOUNTS = ("gpu_s", "borrowed_s", "lent_s", "reclaimed", "shrinks", "suspensions")
 """Numbers of one account: GPU-seconds in all, of these beyond the share; of the guarantee, what others had meanwhile;
 GPUs that others reclaimed, and by how many shrinks and suspensions."""
 
 
 class AccountKey(NamedTuple):
-    """Whose account of which hour (its number since 1970) and GPU type."""
+    """Key of an account: hour (its number since 1970), owner and GPU type."""
 
     hour: int
     queue: str
@@ -53,7 +54,8 @@ class UsageAccounts:
     """Follows what owners hold from one turn to the next."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+        self._store = store
+        self._clock = clock
         self._lock = threading.Lock()  # a turn counts while what it counted is written
         self._use = DecayedUse({}, {})
         self._accounts: dict[AccountKey, _Account] = {}

@@ -275,7 +275,8 @@ class ProgressTracker:
     def _courses(self) -> dict[str, JobChanges]:
         """Return, by job, the courses that have grown enough to be stored."""
         with self._lock:
-            grown, self._grown = self._grown & self._watched.keys(), set()
+            grown = self._grown & self._watched.keys()
+            self._grown = set()
             return {job_id: {"curve": self._watched[job_id].course.stored()} for job_id in grown}
 
     def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:

@@ -52,11 +52,12 @@ class ThinnedPoints:
             self._points.append(self._newest)
         self.count += 1
         if len(self._points) > self._most:
-            self._points, self.every = self._points[::2], 2 * self.every
+            self._points = self._points[::2]
+            self.every = 2 * self.every
 
 
 class KeptLine(msgspec.Struct):
-    """One line as it is stored."""
+    """Line of a curve as it is stored."""
 
     points: list[Point] = []
     count: int = 0
@@ -111,23 +112,23 @@ class TrainingCurve:
 
     @property
     def is_due(self) -> bool:
-        """Whether it has grown so much that it is to be stored."""
+        """Return whether it has grown so much that it is to be stored."""
         return self._count >= max(FIRST_POINTS, GROWN_BY * self._stored_count)
 
     @property
     def is_new(self) -> bool:
-        """Whether anything has come since it was stored."""
+        """Return whether anything has come since it was stored."""
         return self._count > self._stored_count
 
     @property
     def kept(self) -> KeptCurve:
-        """As it is now."""
+        """Return it as it is now."""
         values, speeds = (KeptLine(line.points, line.count, line.every) for line in (self._values, self._speeds))
         return KeptCurve(self._name, values, speeds, list(self._gpus))
 
     @property
     def field(self) -> dict[str, Any]:
-        """As it is now, as a field of the job's document: with lists, as a store returns it."""
+        """Return it as a field of the job's document: with lists, as a store returns it."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.kept))
         return found
 
@@ -141,7 +142,8 @@ class TrainingCurve:
         p = beat.progress
         evaluation = None if p.value is None else (p.evaluations, p.value)
         if p.value is not None and evaluation != self._evaluation:
-            self._name, self._evaluation = p.value_name, evaluation
+            self._name = p.value_name
+            self._evaluation = evaluation
             self._values.add(p.iterations, _rounded(p.value))
         if p.seconds_per_iteration is not None and p.seconds_per_iteration > 0:
             self._speeds.add(p.iterations, _rounded(p.seconds_per_iteration))

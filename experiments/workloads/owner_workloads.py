@@ -35,7 +35,8 @@ class LooksAgain:
     EVERY_S = 60.0
 
     def __init__(self, plan: Decide) -> None:
-        self._plan, self._waits = plan, False
+        self._plan = plan
+        self._waits = False
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
         self._waits = bool(snapshot.queue)

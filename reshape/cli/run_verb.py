@@ -61,7 +61,8 @@ def run_here(settings: CliSettings, /, command: tuple[str, ...], gpus: int, name
 
 
 def _run(held: Any, command: tuple[str, ...]) -> int:
-    name, told = held.job.id, False
+    name = held.job.id
+    told = False
     while (gpus := held.gpus()) is None:
         if not told:
             complain(f"Job {name} waits for its GPUs; `reshape explain {name}` says why. Ctrl-C cancels it.")

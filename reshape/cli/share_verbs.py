@@ -15,11 +15,16 @@ from reshape.output.terminal import CliSettings, print_out, printing, tell_troub
 QUEUES = ("QUEUE", "WEIGHT", "GUARANTEED", "LIMIT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "WAITS")
 USERS = ("QUEUE", "USER", "WEIGHT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "CREDIT", "WAITS")
 ACCOUNTS = {
-    "gpu_hours": "GPU-HOURS", "own_gpu_hours": "OWN", "borrowed_gpu_hours": "BORROWED", "lent_gpu_hours": "LENT",
-    "reclaimed_gpus": "RECLAIMED", "shrinks": "SHRINKS", "suspensions": "SUSPENSIONS",
-}  # fmt: skip
+    "gpu_hours": "GPU-HOURS",
+    "own_gpu_hours": "OWN",
+    "borrowed_gpu_hours": "BORROWED",
+    "lent_gpu_hours": "LENT",
+    "reclaimed_gpus": "RECLAIMED",
+    "shrinks": "SHRINKS",
+    "suspensions": "SUSPENSIONS",
+}
 BY = {"user": ("queue", "user"), "queue": ("queue",), "type": ("queue", "user", "gpu_type")}
-"""What accounts are told by: the fields that stay apart."""
+"""Fields by which accounts are kept apart."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -59,20 +64,25 @@ def _tables(view: dict[str, Any]) -> str:
 
     queues = [
         [
-            one["queue"], f"{one['weight']:g}", str(one["guaranteed"]),
+            one["queue"],
+            f"{one['weight']:g}",
+            str(one["guaranteed"]),
             *_cells(one["limit"], one["entitled"], one["held"], one["borrowed"], one["demand"], one["used_gpu_hours"]),
             _wait(one),
         ]
         for one in view["queues"]
-    ]  # fmt: skip
+    ]
     users = [
         [
-            one["queue"], one["user"] or "-", f"{one['weight']:g}",
+            one["queue"],
+            one["user"] or "-",
+            f"{one['weight']:g}",
             *_cells(one["entitled"], one["held"], one["borrowed"], one["demand"], one["used_gpu_hours"]),
-            f"{one['credit']:+.2f}", _wait(one),
+            f"{one['credit']:+.2f}",
+            _wait(one),
         ]
         for one in view["users"]
-    ]  # fmt: skip
+    ]
     parts = [table(QUEUES, queues)]
     return "\n\n".join([*parts, table(USERS, users)] if users else parts)
 

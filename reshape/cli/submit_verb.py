@@ -74,10 +74,11 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 @click.option("--queue", help="Its queue of shares.yaml; on a cluster of Volcano.")
 @click.option("--priority", type=int, metavar="N", help="Of your own jobs the highest goes first.  [default: 0]")
 @click.option(
-    "--preemption", type=click.Choice(["any", "shrink", "never"]),
+    "--preemption",
+    type=click.Choice(["any", "shrink", "never"]),
     help="What may be taken of it for the right of another user: all (it waits then), all but its smallest count, "
     "nothing.  [default: any]",
-)  # fmt: skip
+)
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")
 @click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")

@@ -446,7 +446,7 @@ def _written(state: Path) -> tuple[str, str]:
 
 
 def _answers(url: str) -> bool:
-    """True if the personal coordinator of that address runs: where it does not, the one of the machine is asked."""
+    """Return whether the personal coordinator of that address runs; if not, the one of the machine is asked."""
     try:
         Connection(url, "").connected(ANSWERS_S).close()
     except CoordinatorUnreachable:

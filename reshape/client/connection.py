@@ -73,7 +73,9 @@ class Connection:
         """`url`: http or https, or `unix:` and the path of a socket, which needs no token."""
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else ""
         if self._socket:
-            self.url, self._token, self._prefix = url, "", ""
+            self.url = url
+            self._token = ""
+            self._prefix = ""
             return
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class JobPlot:
-    """What `Client.plot` returns. `svg`: the picture; `curve`: its numbers, as `Client.curve` returns them."""
+    """Picture that `Client.plot` returns. `svg`: the picture; `curve`: its numbers, as `Client.curve` returns them."""
 
     def __init__(self, curve: Mapping[str, Any], svg: str) -> None:
         self.curve = curve
@@ -35,7 +35,8 @@ class JobPlot:
         values = self.curve["values"]
         if not values:
             return ""
-        (_, first), (iterations, last) = values[0], values[-1]
+        (_, first) = values[0]
+        (iterations, last) = values[-1]
         name = self.curve["value_name"] or "value"
         return f"{name} {first:.4g} to {last:.4g} in {iterations:.0f} iterations"
 

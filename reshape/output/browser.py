@@ -15,7 +15,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def forwarding_hint(address: str, environment: Mapping[str, str]) -> str:
-    """How a browser elsewhere reaches an address of this machine's own, for who works over SSH; else empty."""
+    """Return how a browser elsewhere reaches an address of this machine, for work over SSH; else empty."""
     place = urlsplit(address)
     parts = environment.get("SSH_CONNECTION", "").split()
     if len(parts) != 4 or place.hostname not in LOOPBACK or place.port is None:

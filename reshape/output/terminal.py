@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reshape.client import Client
 
 POLICY_NAMES = ("planner", "sidecar", "termination", "default")
-"""Of coordinator/policies.py, which may be another project's file."""
+"""Policies of coordinator/policies.py, which may be another project's file."""
 REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

@@ -48,13 +48,19 @@ def check_shared(nodes: object, host: str) -> None:
 
 
 def _all_may_run() -> bool:
-    """True if a user without any rights can start a sidecar with our interpreter."""
+    """Return whether a user without any rights can start a sidecar with our interpreter."""
     package = Path(protocol.__file__).parent.parent
     try:
         tried = subprocess.run(
-            [sys.executable, "-P", "-c", "import sidecar.service"], env={"PYTHONPATH": str(package)}, user=NOBODY,
-            group=NOBODY, extra_groups=[], cwd="/", capture_output=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-P", "-c", "import sidecar.service"],
+            env={"PYTHONPATH": str(package)},
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            check=False,
+        )
     except PermissionError:
         return False
     return tried.returncode == 0

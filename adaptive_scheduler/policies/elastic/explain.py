@@ -106,7 +106,8 @@ def _missing(table: CostTable, job: Job) -> str:
 
 
 def _hint(table: CostTable, other: Job, node: Node, need: int) -> str:
-    now, settings = table.now, table.settings
+    now = table.now
+    settings = table.settings
     gives, keeps = removable_counts(other, settings), protected_gpus(other, now)
     if not gives:
         return f"{other.id} has its smallest count, {other.num_gpus}."

@@ -80,7 +80,8 @@ class PageHandler(Handler):
         return self.get_cookie(self.dashboard.sessions.cookie)
 
     def has_access(self) -> bool:
-        sessions, wall = self.dashboard.sessions, self.dashboard.clock.wall()
+        sessions = self.dashboard.sessions
+        wall = self.dashboard.clock.wall()
         if self.shared is None:
             return sessions.holds(self.session, wall)
         uid = sessions.user_of(self.session, wall)

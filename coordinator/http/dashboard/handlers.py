@@ -79,14 +79,15 @@ class SubmitHandler(PageHandler):
             self.redirect(job_href(job["job_id"]), status=303)
 
     async def _ask(self, given: Mapping[str, str], notice: str = "") -> None:
-        page, shared = await self.page("/submit"), self.dashboard
+        page = await self.page("/submit")
+        shared = self.dashboard
         types = sorted({node["gpu_type"] for node in page.nodes} - {None})
         proof = shared.sessions.proof(self.session)
         self.show(page.title, shared.pages.html("submit_form.html", csrf=proof, given=given, types=types), page, notice)
 
 
 class LogFileHandler(PageHandler):
-    """All that a job's training wrote, as a file; read and sent piece by piece."""
+    """Sends all that a job's training wrote as a file, piece by piece."""
 
     async def get(self, job_id: str) -> None:
         piece, offset = await self.call(self.coordinator.logs, job_id, 0, LOG_CHUNK)
@@ -213,7 +214,8 @@ class LinkHandler(Handler):
     """Makes a one-time link for callers of the API."""
 
     def post(self) -> None:
-        links, now = self.settings["dashboard"].links, asyncio.get_running_loop().time()
+        links = self.settings["dashboard"].links
+        now = asyncio.get_running_loop().time()
         if self.shared is None:
             self.answer({"path": f"/login?once={links.make(now)}", "lasts_s": LINK_S})
         else:
@@ -227,7 +229,8 @@ class LoginHandler(PageHandler):
     public = True
 
     def get(self) -> None:
-        dashboard, once = self.dashboard, self.get_query_argument("once", "")
+        dashboard = self.dashboard
+        once = self.get_query_argument("once", "")
         uid = None
         if self.shared is not None and (uid := self.shared.peer(self.request)) is None:
             raise Unauthorized(NOT_HERE)

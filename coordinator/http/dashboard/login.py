@@ -76,7 +76,7 @@ class OneTimeLinks:
         return secret
 
     def take(self, secret: str, now: float, uid: int | None = None) -> bool:
-        """True once, for a secret that was made a short time ago, for this user. Another user does not use it up."""
+        """Return True once for a secret that was just made for this user. Another user does not use it up."""
         with self._lock:
             until, whose = self._until.get(_digest(secret), (0.0, None))
             if whose != uid:
