@@ -1,1 +1,0 @@
-"""Runs experiments on the simulator: the papers' workloads, traces, comparison policies and validation."""

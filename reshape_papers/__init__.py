@@ -1,0 +1,1 @@
+"""Reruns the papers: their workloads, traces, comparison policies, live experiments and recordings."""

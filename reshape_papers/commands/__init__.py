@@ -1,0 +1,1 @@
+"""The verbs that reshape-papers adds to the `reshape` command."""
