@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import get_args
 
+from coordinator.model.field_names import CoordinatorJobField, PublicJobField, SystemJobField
 from coordinator.model.records import show
-from coordinator.model.tables import CoordinatorJobField, JobField, JobRow, PublicJobField, SystemJobField
+from coordinator.model.tables import JobField, JobRow
 
 PUBLIC = frozenset(get_args(PublicJobField))
 """Fields that users may write."""

@@ -10,14 +10,24 @@ OF_THE_END = 1 / 3  # of these, how many are the line's last ones: the cause oft
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WORD = re.compile(r"[^\W\d_]{2}")  # two letters of any language; a bar, dots or a ruler has none
 REPEATED = re.compile(r"([^\w\s])\1{3,}")
+# The end of torchrun's table, whose last line says nothing of the failure.
+TORCHRUN = re.compile(
+    r"rank +: (\d+)[^\n]*\n\s*exitcode +: (-?\d+)[^\n]*\n\s*error_file:[^\n]*\n"
+    r"\s*traceback : To enable traceback[^\n]*\W*$"
+)
 
 
 def last_words(output: str) -> str:
-    """Return the last line with a word in it, uncut, else the last line; empty if there is none."""
+    """Return the last line with a word in it, uncut, else the last line; empty if there is none.
+
+    Of torchrun's table of failures, say whose failure it names: what that process printed is far above it.
+    """
+    if (table := TORCHRUN.search(output)) is not None:
+        return f"of torchrun's processes, rank {table[1]} ended first, with {table[2]}: see what it printed"
     lines = [line.strip() for line in COLOUR.sub("", output).splitlines()]
     lines = [line for line in lines if line]
-    with_words = [line for line in lines if WORD.search(line)]
-    return (with_words or lines or [""])[-1]
+    worded = [line for line in lines if WORD.search(line)]
+    return (worded or lines or [""])[-1]
 
 
 def last_lines(output: str, most: int) -> str:

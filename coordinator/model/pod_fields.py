@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from coordinator.model.records import show
-from coordinator.model.tables import JobChanges, JobField, JobRow
+from coordinator.model.tables import JobChanges, JobRow
+from coordinator.model.text_rules import LONGEST_TEXT, MARKS_SHOWN, has_template_mark
 
 QUEUE = "default"  # Volcano's default queue
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+LABEL_WORDS = "a name that Kubernetes takes, of small letters, digits and dashes"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+NAME_WORDS = f"{LABEL_WORDS}, or dots"
 ORIGINS = ("record", "volcano")
-TEMPLATE = ("{{", "{%", "{#")
-NAMED: dict[JobField, re.Pattern[str]] = {
-    "namespace": LABEL, "queue": NAME, "checkpoint_claim": NAME, "dataset_claim": NAME,
-}  # fmt: skip
+POD_WORDS = 'an object with fields of a pod\'s spec, such as {"tolerations": []}'
 LISTS = ("volumes", "containers", "initContainers")  # lists that the launcher extends or merges
-MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
+MOST_PARTS, MOST_DEPTH = 10_000, 32
 WHOLE = ("cpu", "memory")  # the resources that decide about the class Guaranteed
 
 
@@ -39,14 +39,7 @@ OF_OTHERS = SidecarRequests(0.01, 64 * 2**20)
 
 
 def problems(doc: JobRow) -> Iterator[str]:
-    """Yield a sentence for each invalid field that says what to write."""
-    for field, kind in NAMED.items():
-        value = doc.get(field)
-        if value is not None and not (isinstance(value, str) and kind.fullmatch(value)):
-            small = "small letters, digits and dashes" + (", or dots" if kind is NAME else "")
-            yield f"{field} must be a name that Kubernetes takes, of {small}, not {show(value)}"
-    if doc.get("single_container") is not None and not isinstance(doc["single_container"], bool):
-        yield f"single_container must be true or false, not {show(doc['single_container'])}"
+    """Yield a sentence for what is wrong with a `pod` of the right type, or with what the launcher writes."""
     yield from _pod(doc.get("pod"))
     yield from _volcano(doc)
 
@@ -114,16 +107,15 @@ def storage_problem(doc: Mapping[str, Any]) -> str | None:
 
 
 def _pod(pod: object) -> Iterator[str]:
-    if pod is None:
-        return
     if isinstance(pod, str):
         try:
             pod = json.loads(pod)
         except (ValueError, RecursionError):
             yield f"pod is a text, but no JSON: {show(pod)}"
             return
+        if not isinstance(pod, dict):
+            yield f"pod must be {POD_WORDS}, not {show(pod)}"
     if not isinstance(pod, dict):
-        yield f'pod must be an object with fields of a pod\'s spec, such as {{"tolerations": []}}, not {show(pod)}'
         return
     for field in LISTS:
         part = pod.get(field)
@@ -137,8 +129,8 @@ def _pod(pod: object) -> Iterator[str]:
         if seen > MOST_PARTS or depth > MOST_DEPTH:
             yield f"pod has more than {MOST_PARTS} parts, or is nested more than {MOST_DEPTH} deep"
             return
-        if isinstance(part, str) and (len(part) > MOST_TEXT or any(mark in part for mark in TEMPLATE)):
-            yield f"pod holds a template mark ({', '.join(TEMPLATE)}) or a text of more than {MOST_TEXT} characters"
+        if isinstance(part, str) and (len(part) > LONGEST_TEXT or has_template_mark(part)):
+            yield f"pod holds a template mark ({MARKS_SHOWN}) or a text of more than {LONGEST_TEXT} characters"
             return
         inner = [*part.keys(), *part.values()] if isinstance(part, dict) else part if isinstance(part, list) else []
         left += [(one, depth + 1) for one in inner]

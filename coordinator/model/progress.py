@@ -91,6 +91,8 @@ def tardiness_s(doc: JobRow, wall: float) -> float | None:
     if deadline is None or doc.get("state") == s.CANCELLED:
         return None
     ended = number(doc.get("finish_ts")) if doc.get("state") in s.ENDED else None
+    if ended is not None and (known := number(doc.get("late_s"))) is not None:
+        return known or None
     late = (wall if ended is None else ended) - deadline
     return late if late > 0 else None
 

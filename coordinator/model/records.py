@@ -7,7 +7,7 @@ Documents keep the user's types (`job_id` may be 3 or "3"); inside the coordinat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -17,13 +17,22 @@ from coordinator.model.tables import GpuRow, JobChanges, JobRow, NodeRow
 Doc = dict[str, Any]
 
 
+UNRESERVED = "not reserved"  # begins the problem of a GPU that Kubernetes has not reserved for our jobs
+ASKED_BACK = "asked back"  # begins the problem of one whose placeholder is to be given back
 USED_BY = "used by "  # begins the problem of a GPU that works and that somebody else uses
 LONGEST_PAUSE_S = 3600.0  # between two tries of a job
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
 SHARED, RECREATE = "shared", "recreate"  # device modes: a launch sees all GPUs of its node, or only its own
+POOL = "pool"  # likewise: as in `shared`, but it uses only GPUs that are reserved for its namespace and queue
 
-UNLIMITED: JobChanges = {"cpu_limit": None, "limit_ts": None, "limit_told": None, "limit_by": None}
+UNLIMITED: JobChanges = {
+    "cpu_limit": None,
+    "limit_ts": None,
+    "limit_mark": None,
+    "limit_told": None,
+    "limit_by": None,
+}
 """Fields that remove a CPU limit; written at each stop and move, since a limit holds for one training on one node."""
 
 
@@ -56,7 +65,10 @@ def whole(value: object, least: int) -> TypeGuard[int]:
 
 def show(value: object) -> str:
     """Format an untrusted value for a sentence: short, without control characters."""
-    text = repr(value)[:61]
+    try:
+        text = repr(value)[:61]
+    except RecursionError:
+        return "what is nested so deep"
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -98,6 +110,11 @@ class Moment:
         """Return the seconds since a time since 1970: by its mark where that tells it, else by the wall clock."""
         since = self.marked(ts, mark)
         return max(0.0, self.now - (self.of(ts) if since is None else since))
+
+    def left_s(self, ts: float, mark: object) -> float:
+        """Return the seconds until a time since 1970, less than 0 once it is over; likewise."""
+        until = self.marked(ts, mark)
+        return (self.of(ts) if until is None else until) - self.now
 
 
 @dataclass(frozen=True)
@@ -285,6 +302,25 @@ class JobRecord:
         """True if its launch sees only its own GPUs, so that a reshape relaunches (device mode `recreate`)."""
         return bool(self.doc.get("devices") == RECREATE)
 
+    @property
+    def keeps_pod(self) -> bool:
+        """True if its pod cannot be made anew at our wish: a bare pod, or one of a batch Job that others manage."""
+        origin = self.doc.get("volcano")
+        return isinstance(origin, Mapping) and origin.get("keeps_pod") is True
+
+    @property
+    def is_bare_pod(self) -> bool:
+        """True if nothing at all makes its pod anew."""
+        origin = self.doc.get("volcano")
+        return isinstance(origin, Mapping) and origin.get("kind") == "pod"
+
+    @cached_property
+    def pool(self) -> str:
+        """Namespace and queue, whose reserved GPUs it uses; empty if it is in no pool."""
+        if self.doc.get("devices") != POOL or self.uses_cpu:
+            return ""
+        return f"{self.doc.get('namespace') or ''}/{self.doc.get('queue') or 'default'}"
+
     @cached_property
     def optional(self) -> tuple[int, ...]:
         """The GPU counts it can run on; (0,) for one trained on CPU."""
@@ -414,13 +450,14 @@ class JobRecord:
     def preempts(self) -> int:
         return int(number(self.doc.get("preempts")) or 0)
 
-    def rests(self, wall: float) -> bool:
-        """True while it waits for `retry_ts`. No pause is so long as one that a jump of the clock seems to leave."""
-        return 0 < self.retry_ts - wall <= LONGEST_PAUSE_S
+    def rest_s(self, at: Moment) -> float:
+        """Return for how many seconds it still waits until it is tried again; 0: it does not.
 
-    @property
-    def retry_ts(self) -> float:
-        return number(self.doc.get("retry_ts")) or 0.0
+        Of a pause that began in an earlier boot, or was written by an earlier version, only the wall clock tells; none
+        is so long as one that a jump of that clock seems to leave.
+        """
+        left_s = at.left_s(number(self.doc.get("retry_ts")) or 0.0, self.doc.get("retry_mark"))
+        return left_s if 0 < left_s <= LONGEST_PAUSE_S else 0.0
 
     @cached_property
     def submit_ts(self) -> float:
@@ -494,9 +531,10 @@ class JobRecord:
         found = self.doc.get("unlimitable")
         return str(found.get("why")) if isinstance(found, dict) and found.get("launch") == self.launch else None
 
-    def limit_left(self, wall: float) -> tuple[float | None, float]:
+    def limit_left(self, at: Moment) -> tuple[float | None, float]:
         """(CPU limit in cores, seconds until it expires); (None, 0) without a limit."""
-        cores, left = number(self.doc.get("cpu_limit")), (number(self.doc.get("limit_ts")) or 0.0) - wall
+        cores = number(self.doc.get("cpu_limit"))
+        left = at.left_s(number(self.doc.get("limit_ts")) or 0.0, self.doc.get("limit_mark"))
         return (cores, left) if cores and left > 0 else (None, 0.0)
 
     @property
@@ -544,4 +582,27 @@ class GpuRecord:
     def used_by_others(self) -> bool:
         """True if it works, and is kept from jobs only while somebody else uses it."""
         problem = str(self.doc.get("problem") or "")
-        return self.faulty and not self.doc.get("retired") and problem.startswith(USED_BY)
+        by_others = problem.startswith((USED_BY, UNRESERVED, ASKED_BACK))
+        return self.faulty and not self.doc.get("retired") and by_others
+
+    @property
+    def holder(self) -> str | None:
+        """Namespace and name of the pod that the kubelet gave it to; empty: to none. None: its node has no pools."""
+        holder = self.doc.get("holder")
+        return holder if isinstance(holder, str) else None
+
+    @property
+    def pool(self) -> str | None:
+        """Whose jobs may use it, as namespace and queue; empty: nobody's. None: its node has no pools."""
+        pool = self.doc.get("pool")
+        return None if self.holder is None else pool if isinstance(pool, str) else ""
+
+    @property
+    def opportunistic(self) -> bool:
+        """True if its placeholder goes back as soon as somebody else wants it."""
+        return self.doc.get("opportunistic") is True
+
+    @property
+    def sound_state(self) -> str:
+        """Its state once it is no longer faulty."""
+        return "idle" if self.job is None else "in use" if self.job == self.held_by else "reserved"

@@ -1,6 +1,6 @@
-"""Checks and reads what a job asks for beside GPU counts: cores and memory, tasks, deadline, target, pods. Pure.
+"""Reads what a job asks for beside GPU counts: cores and memory, tasks, deadline, target, pods. Pure.
 
-Intake calls `problems` before it accepts a document; `SnapshotBuilder` then reads the same fields. Reading never fails:
+Intake calls `problems` before it accepts a document; `SnapshotBuilder` then reads the fields. Reading never fails:
 an invalid value counts as absent. Times are seconds, or texts such as "90s", "15m" and "2h" (D12).
 """
 
@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from adaptive_scheduler.snapshot import Task
-from coordinator.model.records import number, show, whole
-from coordinator.model.tables import JobField, JobRow
+from coordinator.model.records import number, whole
+from coordinator.model.tables import JobRow
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
-MAX_CORES, MAX_MEMORY, MAX_REPLICAS, MAX_HOSTS, MAX_TASKS = 1e6, 2.0**60, 65_536, 65_536, 1_000
-DURATIONS: tuple[JobField, ...] = ("sla", "estimate", "time_limit")
+MAX_CORES, MAX_MEMORY = 1e6, 2.0**60
 TOP5 = re.compile(r"value|.*top_?(5|k).*")  # names that trainings print; Keras' default k is 5
-AMOUNTS = {"cores": MAX_CORES, "memory": MAX_MEMORY}  # limits of `resources` and of each task
-COUNTS = {"gpus": MAX_REPLICAS, "replicas": MAX_REPLICAS}  # further limits of a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,80 +84,16 @@ def is_top5(name: str, target: Target | None) -> bool:
 
 
 def problems(doc: JobRow) -> Iterator[str]:
-    """Yield a sentence for each invalid field that says what to write."""
-    yield from _resources(doc)
-    yield from _times(doc)
-    yield from _target(doc)
-    hosts = doc.get("max_workers")
-    if hosts is not None and (not whole(hosts, 1) or hosts > MAX_HOSTS):
-        yield f"max_workers must be a whole number from 1 to {MAX_HOSTS}, not {show(hosts)}"
-    yield from _gang(doc)
-
-
-def _gang(doc: JobRow) -> Iterator[str]:
+    """Yield a sentence for what is wrong between fields that are each of the right type."""
+    if doc.get("tasks") is not None and doc.get("resources") is not None:
+        yield "resources and tasks exclude each other: state the needs of each task"
+    if doc.get("target") is not None and doc.get("target_top5") is not None:
+        yield "target and target_top5 exclude each other: leave one out"
     each, counts = doc.get("gpus_per_pod"), doc.get("optional_num_gpus") or [doc.get("num_gpus")]
-    if each is None:
+    if not whole(each, 1):
         return
-    if not whole(each, 1) or each > MAX_REPLICAS:
-        yield f"gpus_per_pod must be a whole number from 1 to {MAX_REPLICAS}, not {show(each)}"
-    elif counts == [0]:
+    if counts == [0]:
         yield "gpus_per_pod is for jobs of several pods with GPUs; a job trained on CPU has one pod: leave it out"
     elif isinstance(counts, list) and (odd := [n for n in counts if whole(n, 1) and n % each]):
         like = ", ".join(str(each * pods) for pods in (1, 2, 4))
         yield f"optional_num_gpus: pods of {each} GPUs cannot have {odd[0]} together; list multiples such as [{like}]"
-
-
-def _resources(doc: JobRow) -> Iterator[str]:
-    resources, given = doc.get("resources"), doc.get("tasks")
-    if resources is not None:
-        yield from _amounts("resources", resources, dict(AMOUNTS))
-    if given is None:
-        return
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_TASKS:
-        yield f'tasks must be a list of 1 to {MAX_TASKS} objects such as {{"name": "train", "cores": 2}}'
-        return
-    for n, task in enumerate(given, 1):
-        yield from _amounts(f"task {n}", task, {**AMOUNTS, **COUNTS, "name": 0.0})
-    if resources is not None:
-        yield "resources and tasks exclude each other: state the needs of each task"
-
-
-def _amounts(what: str, given: object, known: Mapping[str, float]) -> Iterator[str]:
-    if not isinstance(given, dict):
-        yield f'{what} must be an object such as {{"cores": 2, "memory": 4000000000}}, not {show(given)}'
-        return
-    if odd := sorted(str(field) for field in given if field not in known):
-        yield f"{what} has a field {show(odd[0])}; there are {', '.join(known)}"
-    for field in sorted(AMOUNTS.keys() & given.keys()):
-        value = number(given[field])
-        if value is None or value > known[field]:
-            unit = "bytes" if field == "memory" else "cores"
-            yield f"{what}: {field} must be a number of {unit} from 0 to {known[field]:g}, not {show(given[field])}"
-    for field in sorted(COUNTS.keys() & given.keys() & known.keys()):
-        least = 1 if field == "replicas" else 0
-        if not whole(given[field], least) or given[field] > known[field]:
-            yield f"{what}: {field} must be a whole number from {least} to {known[field]}, not {show(given[field])}"
-    if not isinstance(given.get("name", ""), str):
-        yield f"{what}: name must be a text, not {show(given['name'])}"
-
-
-def _times(doc: JobRow) -> Iterator[str]:
-    for field in DURATIONS:
-        if doc.get(field) is not None and seconds(doc[field]) is None:
-            yield f'{field} must be seconds above 0, or a text such as "90s", "15m" or "2h", not {show(doc[field])}'
-
-
-def _target(doc: JobRow) -> Iterator[str]:
-    given, top5 = doc.get("target"), doc.get("target_top5")
-    if top5 is not None and not 0 < (number(top5) or 0.0) < 1:
-        yield f"target_top5 must be a number between 0 and 1, not {show(top5)}"
-    if given is None:
-        return
-    fits = isinstance(given, dict) and set(given) <= {"value", "above", "name"}
-    if not fits or number(given.get("value"), -MAX_MEMORY) is None:
-        like = '{"value": 0.9, "above": true, "name": "val_accuracy"}'
-        yield f"target must be an object such as {like}, not {show(given)}"
-    elif not isinstance(given.get("above", True), bool) or not isinstance(given.get("name", ""), str):
-        yield "target: above must be true or false, and name the metric as the training prints it"
-    elif top5 is not None:
-        yield "target and target_top5 exclude each other: leave one out"

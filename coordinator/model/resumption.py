@@ -105,7 +105,8 @@ def _code_changed(job: JobRecord, beat: Heartbeat) -> JobChanges:
 def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
     """Fields to write if this report says that work was repeated.
 
-    The loss counts as agreed if an operator, a fault or the trainer itself had stopped the training.
+    The loss counts as agreed if an operator, a fault or the trainer itself had stopped the training, and if what it
+    had saved was lost by a fault.
     """
     lost, known = beat.lost, job.doc.get("lost")
     if lost is None or not (lost.iterations > 0 or lost.epochs > 0):
@@ -114,13 +115,21 @@ def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
     if before is not None and before >= lost.generation:
         return {}
     stopped = number(job.doc.get("stopped_by_us"))
-    agreed = stopped is None or stopped > lost.generation
+    agreed = stopped is None or stopped > lost.generation or _save_was_lost(beat, lost)
     kept = {"iterations": lost.iterations, "epochs": lost.epochs, "generation": lost.generation, "agreed": agreed}
     if unapproved_loss(job) and agreed:  # keep the reason why it is not reshaped
         return {}
     words = describe_loss(lost)
     ends = "" if agreed else ", as it did not go on where it was stopped; keeps what it has from now on"
     return {"lost": kept, "message": f"trains; {words}{ends}"}
+
+
+def _save_was_lost(beat: Heartbeat, lost: Lost) -> bool:
+    """True if what the trainer before had saved was lost with the process that held it on a GPU."""
+    copy = beat.shim.copy_lost
+    saved = beat.checkpoint
+    saved_since = copy and saved and saved.newer_than(copy) and saved.generation < lost.generation
+    return copy is not None and not saved_since
 
 
 def unsaved_s(job: JobRecord, beat: Heartbeat | None, running_s: float) -> float:
@@ -189,6 +198,11 @@ def refuse_suspension(job: JobRecord, lasting: bool) -> str:
         if job.doc.get("freeze") is True and len(job.gpu_ids) != 1:
             why += f", and with {gpus(len(job.gpu_ids))} it cannot be frozen, only with one"
         return f"Job {job.id} cannot be suspended: {why}; cancel it, or let it train to its end."
+    if job.keeps_pod:
+        return (
+            f"Job {job.id} cannot be suspended: its pod would have to go, and it cannot be made anew from here; "
+            "cancel it, or let it train to its end."
+        )
     if not lasting:
         return (
             f"Job {job.id} cannot be suspended: its checkpoints lie in its pod and would go with it; submit it with a "
@@ -204,9 +218,15 @@ def describe_standstill(job: JobRecord, at: Moment) -> str:
     return f"no step for {job.stood_s(at):.0f} s, usually {job.stalled['usual_s']:.2g} s" if job.stalled else ""
 
 
-def describe_hold(job: JobRecord) -> str:
-    """Return why a held job waits, and what its user can do."""
-    has = f"keeps {'its cores' if job.uses_cpu else 'its ' + gpus(len(job.gpu_ids))}, as its checkpoints lie in its pod"
+def describe_hold(job: JobRecord, unwritten: bool = False) -> str:
+    """Return why a held job waits, and what its user can do.
+
+    `unwritten`: its newest checkpoint is in memory only.
+    """
+    until = "as its pod cannot be made anew" if job.keeps_pod else "as its checkpoints lie in its pod"
+    if unwritten and not job.keeps_pod:
+        until = "until its disk has room for what it has saved in memory"
+    has = f"keeps {'its cores' if job.uses_cpu else 'its ' + gpus(len(job.gpu_ids))}, {until}"
     waits = f"{job.id} is held: {job.held}" + ("" if job.suspended else f"; it {has}")
     resume, cancel = f"`reshape resume {job.id}`", f"`reshape cancel {job.id}`"
     starts = "thaws it" if job.frozen else "starts it from what it has saved"

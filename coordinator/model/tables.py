@@ -3,7 +3,8 @@
 `Row[JobField]` is what code reads: `row["field"]`, `row.get("field")` and `"field" in row` of a plain dict, of which
 mypy checks the names; `JobChanges` is what code writes. A document from the store (`dict[str, Any]`) fits every `Row`
 without a cast, and at run time both are plain dicts. Users' own fields (`x_...`) are not listed: no code reads them.
-`FIELDS` has the same names at run time; the store of the tests refuses to write others.
+The names of jobs, GPUs and nodes come from the structs in `coordinator.model.schema`. `FIELDS` has all of them at run
+time; the store of the tests refuses to write others.
 """
 
 from __future__ import annotations
@@ -13,50 +14,50 @@ from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
 import msgspec
 
-PublicJobField = Literal[  # what users write
-    "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
-    "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
-    "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
-    "resources", "tasks", "sla", "estimate", "time_limit", "target", "target_top5", "elastic", "freeze", "hooks",
-    "grace_s", "depends_on", "namespace", "queue", "checkpoint_claim", "dataset_claim", "dataset_sha256", "base",
-    "requirements", "single_container", "pod", "notify", "owner", "priority", "preemption",
-]  # fmt: skip
-CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
-    "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",
-    "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s", "category", "growth", "efficiency",
-    "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to", "moves", "newest_launch", "warnings",
-    "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
-    "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "withdrawn", "lost", "stopped_by_us", "forced",
-    "grew_from", "unfit", "sized_by", "reshaped_by", "suspended", "held", "stalled", "pause_s", "edited",
-    "code_agreed", "contradiction", "unleased", "cancel_reason", "frozen", "unfrozen", "run_mark", "image_build",
-    "timed_out", "told", "queued_ts", "wished_by", "curve",
-]  # fmt: skip
-SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
-    "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
-    "submit_ts", "reshapes", "retries", "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
-    "submit_mark", "owner_uid",
-]  # fmt: skip
+from coordinator.model.field_names import CoordinatorJobField, GpuField, NodeField, PublicJobField, SystemJobField
+
 JobField = Literal[
     PublicJobField, CoordinatorJobField, SystemJobField,
     "emulated_speed",  # only in what the platform is given of a job on emulated GPUs
 ]  # fmt: skip
-GpuField = Literal[
-    "_id", "version", "last_op", "gpu_id", "node", "index", "gpu_type", "memory_total", "emulated", "state", "job_id",
-    "worker_id", "held_by", "generation", "retired", "unhealthy", "problem", "others", "unleased",
-]  # fmt: skip
 LaunchField = Literal[
     "_id", "version", "job_id", "uid", "launch", "origin", "wanted", "doc", "failure", "unplaced", "gone", "pod",
-    "pods", "secret", "applied", "held",
+    "pods", "secret", "applied", "held", "moved",
 ]  # fmt: skip
-QueueField = Literal["_id", "version", "inject", "devices"]
+QueueField = Literal[
+    "_id",
+    "version",
+    "inject",
+    "devices",
+    "weight",
+    "guaranteed",
+    "limit",
+    "reclaimable",
+    "parent",
+    "makespan_weight",
+]
 SlamlField = Literal[
     "_id", "version", "namespace", "name", "generation", "created", "spec", "notes", "deleted", "since", "judged",
     "plan", "again", "inserted", "status", "finished", "starts",
 ]  # fmt: skip
-NodeField = Literal[
-    "_id", "version", "cores", "memory", "gpus", "heard", "agent", "schedulable", "drained", "others", "used_by_others",
-    "cpu_use", "memory_use",
-]  # fmt: skip
+PlaceholderField = Literal[
+    "_id",
+    "version",
+    "namespace",
+    "queue",
+    "node",
+    "job_id",
+    "group",
+    "size",
+    "opportunistic",
+    "wanted",
+    "why",  # ours
+    "pod",
+    "unplaced",
+    "failure",
+    "gone",  # what the launcher writes
+]
+PoolField = Literal["_id", "version", "mark", "waits"]
 
 F_contra = TypeVar("F_contra", bound=str, contravariant=True)
 
@@ -84,16 +85,19 @@ LaunchRow = Row[LaunchField]
 QueueRow = Row[QueueField]
 SlamlRow = Row[SlamlField]
 NodeRow = Row[NodeField]
+PlaceholderRow = Row[PlaceholderField]
 JobChanges = dict[JobField, Any]
 GpuChanges = dict[GpuField, Any]
 LaunchChanges = dict[LaunchField, Any]
 SlamlChanges = dict[SlamlField, Any]
 NodeChanges = dict[NodeField, Any]
+PlaceholderChanges = dict[PlaceholderField, Any]
 
 FIELDS: dict[str, frozenset[str]] = {
     "jobs": frozenset(get_args(JobField)), "gpus": frozenset(get_args(GpuField)),
     "launches": frozenset(get_args(LaunchField)), "queues": frozenset(get_args(QueueField)),
     "slamls": frozenset(get_args(SlamlField)), "nodes": frozenset(get_args(NodeField)),
+    "placeholders": frozenset(get_args(PlaceholderField)), "pool": frozenset(get_args(PoolField)),
 }  # fmt: skip
 
 
@@ -129,6 +133,17 @@ class ReportRow(msgspec.Struct):
     cpu_cores: float | None = None
     memory: int | None = None
     gpus: list[GpuReadingRow] = []
+
+
+class GpuUseRow(msgspec.Struct):
+    """One quarter of an hour, in GPU-seconds; see `coordinator/telemetry/gpu_use.py`."""
+
+    quarter: int
+    there_s: float
+    held_s: float
+    nodes: list[str]
+    measured_s: list[float]
+    busy_s: list[float]
 
 
 class DecisionRow(msgspec.Struct):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinator.errors import Conflict
 from coordinator.model import states as s
+from coordinator.model.records import ASKED_BACK, UNRESERVED
 from coordinator.model.tables import GpuChanges, GpuRow, NodeChanges, plain
 from coordinator.ports import Doc, Store
 
@@ -27,6 +28,7 @@ class FoundGpu:
     emulated: bool
     problem: str = ""  # why it cannot be used now; empty where it can
     others: str = ""  # who else uses it beside a training of ours
+    holder: str | None = None  # of a node with pools: the pod that the kubelet has given it to, or empty
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def register_node(store: Store, node: FoundNode) -> None:
 
 def _judge(store: Store, node: FoundNode) -> None:
     for gpu in node.gpus:
+        if (store.get("gpus", gpu.gpu_id) or {}).get("holder") != gpu.holder:
+            store.update("gpus", gpu.gpu_id, {}, {"holder": gpu.holder})
         judge_gpu(store, gpu.gpu_id, gpu.problem)
         if ((store.get("gpus", gpu.gpu_id) or {}).get("others") or "") != gpu.others:
             store.update("gpus", gpu.gpu_id, {}, {"others": gpu.others})
@@ -110,10 +114,11 @@ def forget_node(store: Store, node: str) -> None:
 def judge_gpu(store: Store, gpu_id: str, problem: str) -> None:
     """Write that a GPU is faulty, or with an empty `problem` that it is well. `Conflict` if it changed meanwhile."""
     doc: GpuRow = store.get("gpus", gpu_id) or {}
-    if problem and doc.get("state") not in (s.FAULTY, None):
+    of_pool = str(doc.get("problem") or "").startswith((UNRESERVED, ASKED_BACK))  # judged by `scheduling/pool.py`
+    if problem and doc.get("state") is not None and (doc["state"] != s.FAULTY or of_pool):
         changes: GpuChanges = {"state": s.FAULTY, "unhealthy": True, "problem": problem}
         store.update("gpus", gpu_id, {"version": doc.get("version")}, changes)
-    elif not problem and doc.get("unhealthy"):
+    elif not problem and doc.get("unhealthy") and not (of_pool and doc.get("holder") is not None):
         changes = {"state": _sound(doc), "unhealthy": False, "problem": ""}
         store.update("gpus", gpu_id, {"version": doc.get("version")}, changes)
 
@@ -131,6 +136,8 @@ def _add(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
             "memory_total": gpu.memory_total, "emulated": gpu.emulated, "state": s.IDLE, "job_id": None,
             "worker_id": None, "held_by": None, "version": 1,
         }  # fmt: skip
+        if gpu.holder is not None:  # until a reservation of ours is known to hold it
+            doc |= {"holder": gpu.holder, "pool": "", "state": s.FAULTY, "unhealthy": True, "problem": UNRESERVED}
         _insert(store, "gpus", plain(doc))
         _bring_back(store, gpu.gpu_id)
         _follow(store, gpu.gpu_id, node, index)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Set
 from itertools import count, filterfalse
 from types import MappingProxyType
@@ -52,6 +53,7 @@ class Cache:
         self._jobs_as_read: Mapping[str, JobRecord] | None = None  # the copy that readers get; None after a change
         self._gpus_as_read: Mapping[str, GpuRecord] | None = None
         self._gpus_by_job: dict[str, set[str]] = {}  # ids of GPUs that are promised to a job or held by it
+        self._gpus_by_type: Counter[str] = Counter()
         self._changed: set[str] = set()  # jobs whose record changed since `take_changed`
         self._closed: set[str] = set()  # closed since the last refresh began, whose listing may be older
         self._writes = count()
@@ -80,6 +82,11 @@ class Cache:
             if self._gpus_as_read is None:
                 self._gpus_as_read = MappingProxyType(dict(self._gpus))
             return self._gpus_as_read
+
+    def gpus_by_type(self) -> dict[str, int]:
+        """Return how many GPUs there are of each type, working or not."""
+        with self._lock:
+            return dict(self._gpus_by_type)
 
     def gpus_of(self, *jobs: JobRecord) -> dict[str, GpuRecord]:
         """All GPUs that are promised to these jobs, held by them, or named in their documents or operations."""
@@ -370,10 +377,14 @@ class Cache:
                 del self._gpus_by_job[job_id]
         for job_id in users_of(gpu):
             self._gpus_by_job.setdefault(job_id, set()).add(gpu_id)
+        if before is not None:
+            self._gpus_by_type[before.gpu_type] -= 1
+            self._gpus_by_type += Counter()  # drops types of which none is left
         if gpu is None:
             self._gpus.pop(gpu_id, None)
         else:
             self._gpus[gpu_id] = gpu
+            self._gpus_by_type[gpu.gpu_type] += 1
         self._gpus_as_read = None
         self._changed |= users_of(before) | users_of(gpu)
 

@@ -19,7 +19,7 @@ MAX_BYTES = 16 * 1024 * 1024  # MongoDB's limit for one document
 INT_LIMIT = 2**63  # BSON and SQLite both keep signed 64 bits
 LAST_EVENT = 2**53  # a higher number is none of ours: those that follow it could not be kept
 
-FOLLOWED = ("jobs", "gpus", "nodes", "queues", "speed_profiles", "overheads", "accuracy_profiles")
+FOLLOWED = ("jobs", "gpus", "nodes", "queues", "speed_profiles", "overheads", "accuracy_profiles", "reservations")
 """Tables that the decision loop follows by `Store.changed` where the store can tell."""
 
 INDEXED = (

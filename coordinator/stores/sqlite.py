@@ -445,7 +445,8 @@ def _translation(path: str, error: sqlite3.Error) -> Transient | Rejected:
     if code in PASSING:
         return Transient(f"Another process keeps {path} locked: try again.")
     if code in DISK:
-        return Transient(f"The disk refuses to write {path} ({error}): free some space, then try again.")
+        mend = "free some space" if code == sqlite3.SQLITE_FULL else "make room there, or look at the disk"
+        return Transient(f"The disk refuses to write {path} ({error}): {mend}, then try again.")
     if code in salvage.DAMAGED:
         return Rejected(f"The file {path} is not a sound SQLite database: move it away or name another file.")
     return Rejected(f"The file {path} cannot be used as a store ({error}): make it writable or name another file.")
