@@ -104,7 +104,7 @@ def reshape_obstacle(job: Job, now: float) -> str:
 
 def change_obstacle(job: Job) -> str:
     """Return the reason why a placed job may not be changed at all now; empty if it may."""
-    if job.leased:
+    if job.busy:
         return "has an operation under way"
     if job.state != "running":
         return f"is {job.state}"

@@ -8,6 +8,7 @@ the engine. Pure."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -163,6 +164,7 @@ class CostTable:
         self.index = snapshot.once(NameIndex, snapshot.profiles, settings, fits=NameIndex.is_small)
         self._ints, self._victims = dict[str, Ints](), dict[float, VictimOptions]()
         self.refused: dict[object, list[str]] = {}  # jobs that cannot start now, by their request
+        self.failed_searches = Counter[object]()  # by request, of all tables that were made of this one by rights
         self.kept_by_right: Floats | None = None  # by job: GPUs that others may not have; None: no rights bind
         self.most_by_right: Floats | None = None  # by job: GPUs that it may grow to; likewise
 

@@ -113,11 +113,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Checkpoint, stop and return to the queue until the jobs in `yields_to` have started (Slaml, D7)."""
+    """Checkpoint, stop and return to the queue until the jobs in `yields_to` have started (Slaml, D7). `forced`: the
+    cluster takes the job's GPUs away, so that one that cannot save is stopped, too."""
 
     job: str
     explanation: Explanation
     yields_to: tuple[str, ...] = ()
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: 
             continue
         for job_id in _jobs(decision):
             job = snapshot.job[job_id]
-            if job_id in touched or (job.leased and not isinstance(decision, End)):
+            if job_id in touched or (job.busy and not isinstance(decision, End)):
                 raise BrokenDecision(f"a second operation on job {job_id}")
             touched.add(job_id)
         for stopped in _stopped(decision):
@@ -213,6 +215,7 @@ def _stopped(decision: Operation | Limit | End) -> list[str]:
 def _check_may_stop(job: Job, decision: Operation | Limit | End) -> None:
     """A rigid job is stopped only for the count that an operator requested and forced; one that freezes may wait."""
     agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
+    agreed |= isinstance(decision, Requeue) and decision.forced
     yields = job.yields if isinstance(decision, Requeue) else job.stoppable
     if not yields and not agreed:
         raise BrokenDecision(f"job {job.id} has not shown that it can save and resume: it must not be stopped")

@@ -7,11 +7,14 @@ seconds, use in GPU-seconds."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 DEFAULT_QUEUE = "default"
+MOST_MAKESPAN_WEIGHT = 1_000
 
 
 class JobOwner(NamedTuple):
@@ -22,13 +25,33 @@ class JobOwner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuBudget:
+    """GPU-hours that a queue or a user may use in each week or month."""
+
+    gpu_hours: float
+    per: Literal["week", "month"] = "month"
+    warn_at: float = 0.8
+    """Part of it at whose use people are warned."""
+
+
+def budget_key(kind: Literal["queue", "user"], name: str) -> str:
+    """Return the name under which the use of a budget is kept."""
+    return f"{kind} {name}"
+
+
+def hours(used: float) -> str:
+    """Return GPU-hours for people, as exact as the tables of `reshape usage`: 0.18 is not all of a budget of 0.2."""
+    return str(round(used, 2))
+
+
+@dataclass(frozen=True, slots=True)
 class QueueShare:
     """Limits and weight of one queue."""
 
     weight: float = 1.0
     """Share of what is not guaranteed, against other queues; 0: only its guarantee and what nobody else wants."""
     guaranteed: int = 0
-    """GPUs that it always gets back; lent while it does not use them."""
+    """GPUs of any type that it always gets back; lent while it does not use them."""
     limit: int | None = None
     """Most GPUs that it ever has; None: all."""
     borrow: bool = True
@@ -39,14 +62,38 @@ class QueueShare:
     """Most unfinished jobs of one of its users; None: any number."""
     users: tuple[str, ...] = ()
     """Users who may submit to it; empty: everybody."""
+    operators: tuple[str, ...] = ()
+    """Users who may hold, release, cancel and reprioritise the jobs of others in it."""
+    reclaimable: bool = True
+    """Whether other queues get back what it has beyond its share."""
     owners: Literal["users", "shared"] = "users"
     """Whether GPUs are shared among its users, or all its jobs count as those of one."""
+    makespan_weight: float | None = None
+    """Weight in plans of one per cent of its jobs' last end, against one per cent of their mean completion time; None:
+    `Settings.makespan_weight` (1.12)."""
+    budget: GpuBudget | None = None
+    """GPU-hours that all its jobs may use; None: any number."""
+    guaranteed_types: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by type that it always gets back, in place of `guaranteed`."""
+    parent: str = ""
+    """Queue in whose limit its GPUs count, too; empty: none."""
+
+    @property
+    def guaranteed_in_all(self) -> int:
+        """Return the GPUs that it is guaranteed, of all types together."""
+        return self.guaranteed + sum(self.guaranteed_types.values())
+
+    @property
+    def guarantee_in_words(self) -> str:
+        """Return what it is guaranteed, such as `2`, or `2 V100, 4 K80`."""
+        by_type = [f"{count} {gpu_type}" for gpu_type, count in self.guaranteed_types.items()]
+        return ", ".join(by_type) or str(self.guaranteed)
 
     @property
     def most(self) -> float:
         """Return the most GPUs that it may have."""
         limit = math.inf if self.limit is None else self.limit
-        return limit if self.borrow else min(limit, self.guaranteed)
+        return limit if self.borrow else min(limit, self.guaranteed_in_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +104,8 @@ class UserShare:
     """Against the other users of the queue."""
     queue: str = ""
     """The queue of jobs that name none; empty: the first one that lists the user, else `default`."""
+    budget: GpuBudget | None = None
+    """GPU-hours that its jobs in all queues may use; None: any number."""
 
 
 ANY_QUEUE = QueueShare()
@@ -77,11 +126,20 @@ class Shares:
     """Seconds that an entitled job waits before a job of somebody else is suspended for it."""
     min_run_s: float = 600.0
     """Seconds that a job has run before it is suspended for somebody else."""
+    default_queue: str = DEFAULT_QUEUE
+    """Queue of jobs that name none and whose user is listed in none."""
+    most_reserved_s: float = 86400.0
+    """Seconds for which the reservations of one user may keep all GPUs together; fewer GPUs for longer."""
     turn: float = 0.1
     """Credit that an owner must have more than another to take a turn of the whole machine."""
 
     def queue(self, name: str) -> QueueShare:
         return self.queues.get(name, ANY_QUEUE)
+
+    def limiting_parent(self, name: str) -> str:
+        """Return the queue whose limit also binds a queue; empty if there is none."""
+        parent = self.queue(name).parent
+        return parent if parent != name and self.queue(parent).limit is not None else ""
 
     def user(self, name: str) -> UserShare:
         return self.users.get(name, ANY_USER)
@@ -94,16 +152,36 @@ class Shares:
             return queue
         if self.user(user).queue in self.queues:
             return self.user(user).queue
-        return next((name for name, share in self.queues.items() if user and user in share.users), DEFAULT_QUEUE)
+        return next((name for name, share in self.queues.items() if user and user in share.users), self.default_queue)
 
     def owner_of(self, queue: str, user: str) -> JobOwner:
         name = self.queue_of(queue, user)
         return JobOwner(name, "" if self.queue(name).owners == "shared" else user)
 
+    @cached_property
+    def budgets(self) -> Mapping[str, GpuBudget]:
+        """Return all budgets by `budget_key`."""
+        queues = {budget_key("queue", name): one.budget for name, one in self.queues.items()}
+        users = {budget_key("user", name): one.budget for name, one in self.users.items()}
+        return {key: budget for key, budget in {**queues, **users}.items() if budget is not None}
+
+    def spent_budget(self, spent: Mapping[str, float], owner: JobOwner, user: str) -> str:
+        """Return which budget is used up for a job, such as `queue nlp has used 20.1 of its 20 GPU-hours of this week`;
+        empty if none is. `spent`: GPU-hours of the present period by `budget_key`. `user`: whom the job names.
+        """
+        for key, name in (
+            (budget_key("queue", owner.queue), f"queue {owner.queue}"),
+            (budget_key("user", user), user),
+        ):
+            budget = self.budgets.get(key)
+            if budget is not None and spent.get(key, 0.0) >= budget.gpu_hours:
+                return f"{name} has used {hours(spent[key])} of its {budget.gpu_hours:g} GPU-hours of this {budget.per}"
+        return ""
+
     def refusal(self, queue: str, user: str) -> str:
         """Return why a job of this user may not be submitted to this queue; empty if it may."""
         if queue and self.queues and queue not in self.queues and queue != DEFAULT_QUEUE:
-            return f"queue {queue!r} is unknown: shares.yaml names {_listed(self.queues)}"
+            return f"queue {queue!r} is unknown; the queues are {_listed({*self.queues, DEFAULT_QUEUE})}"
         name = self.queue_of(queue, user)
         may = self.queue(name).users
         if may and user not in may:
@@ -111,21 +189,38 @@ class Shares:
             return f"{who} may not use queue {name}: shares.yaml lets {_listed(may)} use it"
         return ""
 
-    def problem(self, gpus: int | None = None) -> str:
-        """Return what is wrong with these shares, as a sentence; empty if nothing is. `gpus`: of all nodes, if these
-        are known."""
+    def problem(self, gpus: Mapping[str, int] | None = None) -> str:
+        """Return what is wrong with these shares, as a sentence; empty if nothing is. `gpus`: of all nodes by type, if
+        these are known."""
         for name, queue in self.queues.items():
-            if queue.limit is not None and queue.limit < queue.guaranteed:
+            if queue.limit is not None and queue.limit < queue.guaranteed_in_all:
                 return (
-                    f"Queue {name} has a limit of {queue.limit}, below the {queue.guaranteed} GPUs that it is "
+                    f"Queue {name} has a limit of {queue.limit}, below the {queue.guaranteed_in_all} GPUs that it is "
                     "guaranteed; raise the limit or lower `guaranteed`."
                 )
-        total = sum(queue.guaranteed for queue in self.queues.values())
-        if gpus is not None and total > gpus:
-            return f"The queues are guaranteed {total} GPUs together, and there are {gpus}; lower `guaranteed`."
+        if gpus and (problem := self._problem_of_guarantees(gpus)):
+            return problem
         for name, user in self.users.items():
             if user.queue and user.queue not in self.queues:
                 return f"User {name} belongs to queue {user.queue!r}, which `queues` does not name; add it there."
+        return ""
+
+    def _problem_of_guarantees(self, gpus: Mapping[str, int]) -> str:
+        of_type = Counter[str]()
+        for name, queue in self.queues.items():
+            of_type.update(queue.guaranteed_types)
+            if unknown := [gpu_type for gpu_type in queue.guaranteed_types if gpu_type not in gpus]:
+                return f"Queue {name} is guaranteed GPUs of type {unknown[0]!r}; the types are {_listed(gpus)}."
+        for gpu_type, count in of_type.items():
+            if count > gpus[gpu_type]:
+                given = f"{count} {gpu_type} together"
+                return (
+                    f"The queues are guaranteed {given}, and there are {gpus[gpu_type]} of these; lower `guaranteed`."
+                )
+        total = sum(queue.guaranteed_in_all for queue in self.queues.values())
+        there = sum(gpus.values())
+        if total > there:
+            return f"The queues are guaranteed {total} GPUs together, and there are {there}; lower `guaranteed`."
         return ""
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.profiles.observations import Observations, Resource
 from adaptive_scheduler.profiles.profiles import Profiles, StatePath
+from adaptive_scheduler.reservation import Reservation
 from adaptive_scheduler.shares import JobOwner, Shares
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
@@ -37,6 +38,9 @@ class Gpu:
     job: str | None = None
     held_by: str | None = None
     used_by_others: bool = False  # it works, and is faulty only while somebody else uses it
+    pool: str | None = None  # of a node with pools: whose jobs may use it; empty: nobody's, as no placeholder holds it
+    asked_back: bool = False  # faulty because its placeholder is to be given back
+    overdue: bool = False  # likewise, and there is no time left: whoever uses it must be gone
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     schedulable: bool = True
     drained: bool = False  # by an operator: what trains here is to leave; never schedulable
+    cordoned: bool = False  # on its cluster: never schedulable
     cores: float = 0.0  # for jobs trained on CPU; 0: closed to them
     memory: float = 0.0  # bytes, likewise; 0: unknown, never a reason to refuse
     used_cores: float = 0.0  # more, that others use just now without having requested them; not part of `cores`
@@ -106,7 +111,7 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One unfinished job. `num_gpus` is its present count, or the one after the operation under way; 0 in the queue.
-    `optional` is sorted; (0,) for a job trained on CPU. `leased`: an operation is under way, which excludes another
+    `optional` is sorted; (0,) for a job trained on CPU. `busy`: an operation is under way, which excludes another
     one. `iterations_left` is None for an unknown length; with a target accuracy the caller predicts it
     (`convergence.py`)."""
 
@@ -120,7 +125,7 @@ class Job:
     iterations_left: float | None = None
     iterations_done: float = 0.0
     running_s: float = 0.0  # seconds trained so far
-    leased: bool = False
+    busy: bool = False  # an operation of it is under way, or it is held back: no other one may begin
     rigid: bool = False  # has not shown that it saves and resumes: must not be stopped
     freezes: bool = False  # rigid, but it can wait for a GPU of its node with its state in memory
     frozen: bool = False  # it waits so now
@@ -136,6 +141,7 @@ class Job:
     state_bytes: float = 0.0  # of its newest checkpoint; 0: not known
     state_path: StatePath = "disk"  # that its state takes to its next process on the same host
     stays: bool = False  # its checkpoints do not outlive its launch: avoid relaunching
+    keeps_pod: bool = False  # it stays because its pod cannot be made anew, wherever its checkpoints lie
     relaunches: bool = False  # its launch cannot change GPUs: each reshape is a relaunch
     gpu_type: str | None = None  # required by the user
     pinned: str | None = None  # required node, by Volcano (X12) or the user
@@ -177,8 +183,10 @@ class Job:
 
     # rights
     owner: str = ""  # user whose job it is; empty: nobody is named
+    pool: str = ""  # whose GPUs it uses (`pools.py`); empty: it uses GPUs of nodes without pools
     queue: str = ""  # that it names; `Shares.queue_of` says in which it is
     priority: int = 0  # higher goes first, among the jobs of its owner
+    weight: float = 1.0  # its completion time counts so often in plans, among the jobs of its owner
     preemption: Preemption = "any"
     queued_s: float | None = None  # when it last came into the queue; None: when it was submitted
     started_s: float | None = None  # when it last began to train; None: not known
@@ -236,6 +244,9 @@ class ClusterSnapshot:
     observations: Observations = field(default_factory=Observations)
     shares: Shares = field(default_factory=Shares)
     used: Mapping[JobOwner, float] = field(default_factory=dict)  # decayed GPU-seconds by owner
+    reservations: tuple[Reservation, ...] = ()  # that have not ended
+    elsewhere: Mapping[JobOwner, int] = field(default_factory=dict)  # GPUs that count in limits: of jobs of other pools
+    spent: Mapping[str, float] = field(default_factory=dict)  # GPU-hours of this week or month by `budget_key`
 
     def then(self, **changes: Any) -> ClusterSnapshot:
         """Return a later snapshot, of which only what has changed is worked out again. Decide on both in one thread."""
@@ -345,6 +356,16 @@ class ClusterSnapshot:
         return self.where(is_placed)
 
     @cached_property
+    def placed_by_user(self) -> Mapping[str, tuple[Job, ...]]:
+        """Return by user with a reservation the jobs that have GPUs on a node."""
+        # For all of them at once: `where` would look at every job anew for each user.
+        users = frozenset(one.user for one in self.reservations if one.user is not None)
+        found: dict[str, list[Job]] = {}
+        for job in self.where(_is_placed_of_one, users) if users else ():
+            found.setdefault(job.owner, []).append(job)
+        return {user: tuple(jobs) for user, jobs in found.items()}
+
+    @cached_property
     def on_cpu(self) -> Mapping[str, tuple[Job, ...]]:
         """By node: jobs trained there on CPU, or about to be; none for any other name."""
         by_node = _OnCpu()
@@ -359,11 +380,15 @@ def has_deadline(job: Job) -> bool:
 
 
 def _is_queued(job: Job) -> bool:
-    return job.state == "submitted" and not job.leased and not job.suspended
+    return job.state == "submitted" and not job.busy and not job.suspended
 
 
 def is_placed(job: Job) -> bool:
     return job.num_gpus > 0 and job.node is not None
+
+
+def _is_placed_of_one(job: Job, users: frozenset[str]) -> bool:
+    return job.owner in users and job.num_gpus > 0 and job.node is not None
 
 
 def _is_drained(node: Node) -> bool:

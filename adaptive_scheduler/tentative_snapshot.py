@@ -47,7 +47,7 @@ def _apply(decision: Decision, jobs: dict[str, Job], nodes: dict[str, Node]) -> 
             keeps = giver.num_gpus
             workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
             pods = victim.pods[: keeps // victim.gpus_per_pod] if victim.gpus_per_pod else ()
-            jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, pods=pods, leased=True)
+            jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, pods=pods, busy=True)
     if isinstance(decision, Start | Reshape | Move):
         has = {w.node: w.num_gpus for w in placed_on(job)} if isinstance(decision, Reshape) else {}
         for worker in workers_of(decision):
@@ -68,10 +68,10 @@ def _changed(job: Job, decision: Decision) -> Job:
             return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: not to be renewed yet
         case Requeue() | Finish() | End():
             yields_to = decision.yields_to if isinstance(decision, Requeue) else ()
-            return replace(job, node=None, num_gpus=0, workers=(), pods=(), leased=True, yields_to=yields_to)
+            return replace(job, node=None, num_gpus=0, workers=(), pods=(), busy=True, yields_to=yields_to)
     assert isinstance(decision, Start | Reshape | Move)
     workers = () if isinstance(decision, Move) else decision.workers
-    return replace(job, node=decision.node, num_gpus=decision.num_gpus, workers=workers, leased=True)
+    return replace(job, node=decision.node, num_gpus=decision.num_gpus, workers=workers, busy=True)
 
 
 def _fuller(node: Node, taken: int) -> Node:

@@ -3,7 +3,7 @@
 Promises: a GPU has one holder at a time; every overhead takes its time; the same workload gives the same outcome in
 every process. Calls the policy when a job arrives or ends, when an operation or a cool-down ends, or when a monitor
 reports, with the snapshot that the coordinator would build, and carries out its decisions. Called by
-`experiments/run.py`, and by `coordinator/forecasts/forecast.py` to look ahead.
+`reshape_papers/run.py`, and by `coordinator/forecasts/forecast.py` to look ahead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from simulator.scene import RunContext
 from simulator.snapshots import job_view
 from simulator.state import SimulatedJob, SimulationOutcome, SimulationStuck
 
+LOOKS_BEFORE_S = (1200.0, 600.0, 300.0, 120.0, 60.0, 30.0)
+"""Seconds before a reservation at which the policy is asked whether to free its GPUs."""
+
 
 class SimulatedCluster:
     """One run of one policy on one workload."""
@@ -45,6 +48,12 @@ class SimulatedCluster:
         for given in workload.jobs:
             self._scene.event_queue.at(max(0.0, given.arrival_s), partial(self._arrive, given))
         self._outages = Outages(self._scene, self._gpus, self._cpu)
+        for one in workload.reservations:
+            # Its GPUs are freed some time before, which depends on the jobs there then.
+            looks = (one.from_s, one.until_s, *(one.from_s - before_s for before_s in LOOKS_BEFORE_S))
+            for look_s in looks:
+                if look_s >= 0.0:
+                    self._scene.event_queue.at(look_s, self._scene.ask)
 
     def run(self, goes_on: Callable[[], bool] = lambda: True) -> SimulationOutcome:
         """Run until the last job has ended, or until `goes_on`, called after each moment, returns False.
@@ -87,6 +96,8 @@ class SimulatedCluster:
             observations=self._scene.workload.observations,
             shares=self._scene.workload.shares,
             used=dict(self._meter.use),
+            spent=self._scene.workload.spent,
+            reservations=tuple(one for one in self._scene.workload.reservations if one.until_s > now),
         )
 
     def _count_use(self, now: float, placed: Iterable[Job]) -> None:

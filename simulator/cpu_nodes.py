@@ -43,7 +43,9 @@ class CpuNodes:
         """Save the job, and restore it on another node; it uses no core in between and loses its limit."""
         self._leave(job)
         self._scene.stops(job)
-        job.leased, job.moves, job.node = True, True, decision.node
+        job.busy = True
+        job.moves = True
+        job.node = decision.node
         if decision.rebalance:
             job.rebalanced = True
         else:
@@ -55,7 +57,8 @@ class CpuNodes:
         """Checkpoint and stop the job, and put it back in the queue."""
         self._leave(job)
         self._scene.stops(job)
-        job.leased, job.node = True, None
+        job.busy = True
+        job.node = None
         self._scene.later(job, self._costs.cpu_save, partial(self._back, job))
 
     def limit(self, job: SimulatedJob, decision: Limit) -> None:
@@ -102,7 +105,8 @@ class CpuNodes:
         if since is not None and cost is not None:
             self._scene.outcome.stops.append(Occupancy(job.node or "", job.given.id, since, self._scene.now))
             self._scene.outcome.moves += job.moves
-        job.moves, job.leased = False, False
+        job.moves = False
+        job.busy = False
         job.demand = job.given.demand(job.task)
         self._scene.begins(job)
         self._since[job.given.id] = self._scene.now

@@ -46,7 +46,8 @@ class GpuJobs:
         for gpu in job.gpus:
             gpu.holder = job.given.id
         job.holds, job.node, job.began_s = job.gpus, like.node, self._scene.now
-        job.state, job.leased = like.state, True
+        job.state = like.state
+        job.busy = True
         self._scene.later(job, job.given.ready_s, partial(self._train, job))
 
     # operations that a decision begins
@@ -58,7 +59,7 @@ class GpuJobs:
         own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
         for giver in decision.victims:
             victim = self._scene.active[giver.job]
-            victim.leased = True
+            victim.busy = True
             victim.gives_to = job
             job.victims.append(victim)
             given = self._release(victim, len(victim.gpus) - giver.num_gpus, decision.node)
@@ -68,7 +69,8 @@ class GpuJobs:
 
     def reshape(self, job: SimulatedJob, decision: Reshape) -> None:
         """Reshape a job in place, at once: sequence C, or the second half of B."""
-        job.leased, job.node = True, decision.node
+        job.busy = True
+        job.node = decision.node
         wanted = workers_of(decision)
         keeps = {w.node: w.num_gpus for w in wanted}
         is_gang = job.given.like is not None and job.given.like.gpus_per_pod > 0  # keeps its first pods as they are
@@ -81,18 +83,22 @@ class GpuJobs:
 
     def move(self, job: SimulatedJob, decision: Move) -> None:
         """Move a job: sequence D. It keeps its GPUs until its pod is gone, and is launched elsewhere after that."""
-        job.leased, job.moves, job.node, job.gpus = True, True, decision.node, []
+        job.busy = True
+        job.moves = True
+        job.node = decision.node
+        job.gpus = []
         self._promise(job, self._idle(decision.node)[: decision.num_gpus])
         self._stop(job)
 
     def requeue(self, job: SimulatedJob) -> None:
         """Checkpoint and stop the job, remove its pod, and put it back in the queue."""
-        job.leased = True
+        job.busy = True
         self._leave(job)
 
     def next_task(self, job: SimulatedJob) -> None:
         """Queue the next task; the last one's pod has ended with it."""
-        job.leased, job.saved = True, job.done
+        job.busy = True
+        job.saved = job.done
         self._leave(job)
 
     def finish(self, job: SimulatedJob) -> None:
@@ -191,7 +197,7 @@ class GpuJobs:
         self._count(job)
         self._scene.begins(job)
         self._scene.trains(job, speed.seconds * job.given.pace, self)
-        job.leased = job.gives_to is not None
+        job.busy = job.gives_to is not None
         if job.gives_to is not None and job not in job.gives_to.victims:
             self._stop(job)
         self._scene.ask()

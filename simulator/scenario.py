@@ -1,6 +1,6 @@
 """Defines the input of a simulation as frozen values: jobs, nodes, policies and the cost of every change.
 
-Built by `experiments/workloads`, read by the simulator and the reports.
+Built by `reshape_papers/workloads`, read by the simulator and the reports.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Overheads, Profiles
+from adaptive_scheduler.reservation import Reservation
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
@@ -179,6 +180,8 @@ class Workload:
     outages: Iterable[Outage] = ()  # by time; iterated anew by each run
     shares: Shares = field(default_factory=Shares)  # queues and users
     used: Mapping[JobOwner, float] = field(default_factory=dict)  # decayed GPU-seconds at the beginning
+    reservations: tuple[Reservation, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)  # GPU-hours by `budget_key`, to the end of the simulation
     emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()

@@ -113,7 +113,9 @@ class RunContext:
 
     def _crashes(self, job: SimulatedJob) -> None:
         self._falls_back(job)
-        job.state, job.leased, job.stopped_at = "restarting", True, self.now
+        job.state = "restarting"
+        job.busy = True
+        job.stopped_at = self.now
         job.crashes += 1
         self.ask()
 
@@ -144,7 +146,9 @@ class RunContext:
     def starts(self, job: SimulatedJob, node: str) -> None:
         """Take the job out of the queue; its operation is in progress."""
         del self.waiting[job.given.id]
-        job.state, job.leased, job.node = "initializing", True, node
+        job.state = "initializing"
+        job.busy = True
+        job.node = node
 
     def ends(self, job: SimulatedJob) -> None:
         self.settle(job)
@@ -155,7 +159,9 @@ class RunContext:
     def queues(self, job: SimulatedJob, resumes: bool) -> None:
         """Put the job back in the queue with its checkpoint, within a task or before the next one."""
         job.resumes = resumes
-        job.state, job.leased, job.node = "submitted", False, None
+        job.state = "submitted"
+        job.busy = False
+        job.node = None
         job.task_s = job.ran_by(self.now) if job.resumes else 0.0
         job.task_from_s = job.expected_s = job.started_s = None
         job.queued_s = None if job.began_s is None else self.now

@@ -34,7 +34,7 @@ def job_view(job: SimulatedJob, now: float) -> Job:
         iterations_left=given.left(done),
         iterations_done=done,
         running_s=0.0 if job.trained_from_s is None else now - job.trained_from_s,
-        leased=job.leased,
+        busy=job.busy,
         cooling_until=job.cooling_until,
         grew_from=job.grew_from,
         reshape_cost_s=job.reshape_cost_s,
@@ -75,7 +75,7 @@ def _live_view(job: SimulatedJob, like: Job, now: float) -> Job:
     done, each = job.done_by(now), like.gpus_per_pod
     trained_s = 0.0 if job.trained_from_s is None else now - job.trained_from_s
     return replace(
-        like, state=job.state, num_gpus=len(job.gpus), node=job.node, leased=job.leased,
+        like, state=job.state, num_gpus=len(job.gpus), node=job.node, busy=job.busy,
         iterations_left=None if like.iterations_left is None else job.given.left(done),
         iterations_done=like.iterations_done + done, running_s=like.running_s + trained_s,
         cooling_until=job.cooling_until, grew_from=job.grew_from, reshape_cost_s=job.reshape_cost_s,

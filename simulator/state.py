@@ -39,7 +39,7 @@ class SimulatedJob:
     given: Submission
     state: JobState = "submitted"
     node: str | None = None
-    leased: bool = False
+    busy: bool = False
     generation: int = 0  # number of stops
     done: float = 0.0  # iterations, at `since`
     since: float = 0.0

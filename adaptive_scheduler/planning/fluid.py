@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from adaptive_scheduler.planning.planned_jobs import PlannedCluster
+from adaptive_scheduler.planning.planned_jobs import PlanGroup, PlannedCluster
 
 SAME_MOMENT_S = 1e-9
 MOST_ENDS = 200
@@ -66,20 +66,36 @@ class PlannedChange(NamedTuple):
 
 
 class PlanOutcome(NamedTuple):
-    """Sum of all completion times since submission, and the last end from now; infinite if some job never starts."""
+    """Weighted sums of the completion times since submission, and last ends from now, by group of jobs.
 
-    sum_s: float
-    last_s: float
+    All are infinite if some job never starts."""
 
-    def objective(self, makespan_weight: float) -> float:
-        """Return ln SUM + `makespan_weight` ln LAST; less is better.
+    sums_s: tuple[float, ...]
+    lasts_s: tuple[float, ...]
 
-        With 1, one per cent of mean completion time counts as one per cent of makespan.
+    @property
+    def sum_s(self) -> float:
+        return sum(self.sums_s)
+
+    @property
+    def last_s(self) -> float:
+        return max(self.lasts_s)
+
+    def objective(self, groups: Sequence[PlanGroup], makespan_weight: float) -> float:
+        """Return ln SUM + m ln LAST; less is better. With m = 1, one per cent of mean completion time counts as one per
+        cent of makespan.
+
+        Of several groups the mean over jobs counts. Each group has the votes of `makespan_weight`, the setting: a
+        queue with a larger m shifts them between its two measures, and gets no more of them.
         """
-        return math.log(max(self.sum_s, SAME_MOMENT_S)) + makespan_weight * math.log(max(self.last_s, SAME_MOMENT_S))
-
-
-NEVER = PlanOutcome(math.inf, math.inf)
+        if math.inf in self.lasts_s:
+            return math.inf  # also where the last end counts nothing: 0 times infinity is no number
+        num_jobs = sum(group.num_jobs for group in groups)
+        total = 0.0
+        for group, sum_s, last_s in zip(groups, self.sums_s, self.lasts_s, strict=True):
+            score = math.log(max(sum_s, SAME_MOMENT_S)) + group.makespan_weight * math.log(max(last_s, SAME_MOMENT_S))
+            total += group.num_jobs / num_jobs * (1 + makespan_weight) / (1 + group.makespan_weight) * score
+        return total
 
 
 def present_places(cluster: PlannedCluster) -> list[Place]:
@@ -156,7 +172,8 @@ class FluidPolicy:
         if not self.ends and self.queue:
             self.ends.append((min(self.jobs[job].start_s for _, job in self.queue), -1, -1))
         ended = 0
-        sum_s = 0.0
+        sums_s = [0.0] * len(self.cluster.groups)
+        lasts_s = [0.0] * len(self.cluster.groups)
         while self.ends:
             moment_s, job, version = heapq.heappop(self.ends)
             if version >= 0 and version != self.version[job]:
@@ -164,36 +181,43 @@ class FluidPolicy:
             self.now_s = moment_s
             if version >= 0:
                 ended += 1
-                sum_s += moment_s + self.jobs[job].age_s
+                one = self.jobs[job]
+                sums_s[one.group] += one.weight * (moment_s + one.age_s)
+                lasts_s[one.group] = moment_s
                 self._leave_host(job)
                 self.version[job] += 1
                 if ended == MOST_ENDS:
-                    return self._estimate_rest(sum_s)
+                    return self._estimate_rest(sums_s, lasts_s)
             self._act_now()
-        return PlanOutcome(sum_s, self.now_s) if ended == len(self.jobs) else NEVER
+        if ended < len(self.jobs):
+            sums_s = lasts_s = [math.inf] * len(self.cluster.groups)
+        return PlanOutcome(tuple(sums_s), tuple(lasts_s))
 
-    def _estimate_rest(self, sum_s: float) -> PlanOutcome:
+    def _estimate_rest(self, sums_s: list[float], lasts_s: list[float]) -> PlanOutcome:
         """Return what would follow if all GPUs did the work that is left without a loss, the shortest job first.
 
-        `sum_s`: completion times of the jobs that have ended."""
-        work = list[tuple[float, int, float]]()
+        `sums_s`, `lasts_s`: those of the jobs that have ended, by group; they are changed."""
+        work = list[tuple[float, int, float, float]]()  # order, job, GPU-seconds, least seconds
         for job, one in enumerate(self.jobs):
             if self.host[job] >= 0:
                 left = self._fraction_left_now(job)
-                work.append(
-                    (left * one.least_gpu_s, job, max(self.trains_at_s[job] - self.now_s, left * one.fastest_s))
-                )
+                gpu_s = left * one.least_gpu_s
+                fastest_s = max(self.trains_at_s[job] - self.now_s, left * one.fastest_s)
             elif not self.version[job]:  # neither running nor ended
-                work.append((one.least_gpu_s, job, one.start_s + one.fastest_s))
+                gpu_s = one.least_gpu_s
+                fastest_s = one.start_s + one.fastest_s
+            else:
+                continue
+            work.append((gpu_s / one.weight, job, gpu_s, fastest_s))
         total = max(1, sum(self.cluster.gpus))  # those of closed nodes, too: jobs train there to their end
         done_gpu_s = 0.0
-        last_s = self.now_s
-        for gpu_s, job, fastest_s in sorted(work):
+        for _, job, gpu_s, fastest_s in sorted(work):
             done_gpu_s += gpu_s
             end_s = self.now_s + max(done_gpu_s / total, fastest_s)
-            last_s = max(last_s, end_s)
-            sum_s += end_s + self.jobs[job].age_s
-        return PlanOutcome(sum_s, last_s)
+            one = self.jobs[job]
+            lasts_s[one.group] = max(lasts_s[one.group], end_s)
+            sums_s[one.group] += one.weight * (end_s + one.age_s)
+        return PlanOutcome(tuple(sums_s), tuple(lasts_s))
 
     def _act_now(self) -> None:
         while self.wakes and self.wakes[0][0] <= self.now_s + SAME_MOMENT_S:
@@ -212,7 +236,7 @@ class FluidPolicy:
 
     def _queue_key(self, job: int) -> tuple[bool, float, str]:
         one = self.jobs[job]
-        return (not (self.late_first and one.late), one.least_gpu_s, one.job.id)
+        return (not (self.late_first and one.late), one.least_gpu_s / one.weight, one.job.id)
 
     def _start_waiting(self) -> None:
         while self.queue:
@@ -343,10 +367,10 @@ class FluidPolicy:
         return max(0.0, self.ends_at_s[job] - max(self.now_s, self.trains_at_s[job]))
 
     def _loss_s(self, victim: int, keeps: int) -> float:
-        """Return the seconds by which a job ends later with fewer GPUs of its host."""
+        """Return the seconds by which a job ends later with fewer GPUs of its host, as often as it counts."""
         one = self.jobs[victim]
         kept_s = self._fraction_left_now(victim) * one.seconds[self.cluster.kinds[self.host[victim]]][keeps]
-        return kept_s - self._left_s(victim) + one.reshape_s
+        return one.weight * (kept_s - self._left_s(victim) + one.reshape_s)
 
     def _take_from_victims(self, change: PlannedChange) -> None:
         """Start the newcomer of `change` on its victims' GPUs and free ones."""
@@ -382,7 +406,8 @@ class FluidPolicy:
                     gain_s = left * (self.whole_s[job] - one.seconds[kind][count]) - one.reshape_s
                     if gain_s <= one.least_growth_gain_s:
                         continue
-                    score = gain_s + LATE_FIRST * one.late if self.late_first else gain_s / (count - has)
+                    score = one.weight * gain_s
+                    score = score + LATE_FIRST * one.late if self.late_first else score / (count - has)
                     if best is None or (score, -job) > best[0]:
                         best = (score, -job), job, count
             if best is None:

@@ -63,7 +63,7 @@ class _KnapsackSearch:
         median_s = statistics.median(one.fastest_s for one in self.jobs)
         self.horizon_s = max(4 * standstill_s, HORIZON * median_s)
         waiting = [job for job, one in enumerate(self.jobs) if one.waits and job in may_start]
-        waiting.sort(key=lambda job: (not self.jobs[job].late, self.jobs[job].size_gpu_s, self.jobs[job].job.id))
+        waiting.sort(key=self._urgency)
         self.waiting = waiting
         self.bonus = {job: 1 + EARLY * (1 - place / len(waiting)) for place, job in enumerate(waiting)}
         self.used = set[int]()
@@ -73,6 +73,10 @@ class _KnapsackSearch:
         self.on_host: list[list[int]] = [[] for _ in cluster.names]
         for job in changeable:
             self.on_host[self.jobs[job].host].append(job)
+
+    def _urgency(self, job: int) -> tuple[bool, float, str]:
+        one = self.jobs[job]
+        return (not one.late, one.size_gpu_s / one.weight, one.job.id)
 
     def propose_changes(self) -> list[PlannedChange]:
         """Return the changes node by node. A plan whose jobs another node has taken is made anew only once its turn
@@ -220,7 +224,8 @@ class _KnapsackSearch:
 
 
 def _weigh_jobs(jobs: tuple[PlannedJob, ...]) -> list[float]:
-    """Return by job a weight of at most 1: larger for less work (heSRPT, Berg et al. 2020), with a softened exponent.
+    """Return by job a weight: that of heSRPT (Berg et al. 2020), which is larger for less work and at most 1, with a
+    softened exponent, times the job's own.
 
     Optimal for the mean completion time if all jobs' speed grows with count^p; p is the mean of what is known here.
     """
@@ -234,11 +239,12 @@ def _weigh_jobs(jobs: tuple[PlannedJob, ...]) -> list[float]:
     exponent = min(LARGEST_EXPONENT, max(LEAST_EXPONENT, mean))
     power = 1 / (1 - exponent)
     by_size = sorted(
-        range(len(jobs)), key=lambda job: (-jobs[job].size_gpu_s, jobs[job].job.submit_s, jobs[job].job.id)
+        range(len(jobs)),
+        key=lambda job: (-jobs[job].size_gpu_s / jobs[job].weight, jobs[job].job.submit_s, jobs[job].job.id),
     )
     weights = [0.0] * len(jobs)
     for rank, job in enumerate(by_size, 1):
         share = (rank / len(jobs)) ** power - ((rank - 1) / len(jobs)) ** power
         weights[job] = share ** (1 - exponent)
     largest = max(weights)
-    return [(weight / largest) ** WEIGHT_EXPONENT for weight in weights]
+    return [one.weight * (weight / largest) ** WEIGHT_EXPONENT for one, weight in zip(jobs, weights, strict=True)]

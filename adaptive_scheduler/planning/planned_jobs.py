@@ -1,7 +1,7 @@
 """Reads from a snapshot what the planner needs of each GPU job: its seconds on every count, its costs, and its freedom.
 
-Also finds the jobs that the end of all work hangs on (`algorithms.md` 1.12). Called by `planner.py`. Pure; seconds from
-now."""
+Also finds the jobs that the end of all work hangs on, and which ones are judged together (`algorithms.md` 1.12). Called
+by `planner.py`. Pure; seconds from now."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from adaptive_scheduler.candidates import change_obstacle, nodes_for
 from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_delay_s, time_left_s
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, is_placed
 
 LEAST_S = 0.001
@@ -44,6 +45,8 @@ class PlannedJob:
     trains_at_s: float  # until its operation under way ends
     changes_at_s: float  # until it may be changed; infinite: never
     age_s: float  # since it was submitted
+    group: int = 0  # position in `PlannedCluster.groups`
+    weight: float = 1.0  # its completion time counts so often; on average 1 over the jobs of its owner
     counts: tuple[tuple[int, ...], ...] = ()  # of `seconds`, ascending
     late: bool = False
     fastest_s: float = field(init=False)
@@ -73,6 +76,15 @@ class PlannedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanGroup:
+    """Jobs that a plan is judged by together: one sum of completion times, and one last end."""
+
+    makespan_weight: float
+    weighted: bool  # whether the owners of its jobs have given them different weights
+    num_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedCluster:
     """The nodes with GPUs, by position, and the jobs."""
 
@@ -83,6 +95,7 @@ class PlannedCluster:
     is_open: tuple[bool, ...]  # by node: whether jobs may start or grow there
     jobs: tuple[PlannedJob, ...]
     moves: bool  # whether jobs may move to another node
+    groups: tuple[PlanGroup, ...]
 
     def may_be_on(self, job: int, host: int) -> bool:
         """Return whether the job is pinned to no other node, and has a count with a known speed there."""
@@ -119,14 +132,44 @@ def read_cluster(snapshot: ClusterSnapshot, now: float, settings: Settings) -> P
         is_open=tuple(node.open for node in nodes),
         jobs=tuple(jobs),
         moves=settings.moves and len(nodes) > 1,
+        groups=_group_jobs(jobs, snapshot.shares, settings.makespan_weight),
     )
+
+
+def _group_jobs(jobs: Sequence[PlannedJob], shares: Shares, makespan_weight: float) -> tuple[PlanGroup, ...]:
+    """Write into each job its group and its scaled weight, and return the groups.
+
+    Jobs of queues with another `makespan_weight` are apart, and so are those of owners who weight their jobs: no plan
+    may cost one group anything for the gain of another. Weights count among the jobs of one owner alone, so they are
+    scaled to a mean of 1. `makespan_weight`: of queues that have none of their own.
+    """
+    own_weights = {queue.makespan_weight for queue in shares.queues.values()} - {None, makespan_weight}
+    if not own_weights and all(one.job.weight == 1.0 for one in jobs):
+        return (PlanGroup(makespan_weight, False, len(jobs)),)
+    jobs_of: dict[JobOwner, list[PlannedJob]] = {}
+    for one in jobs:
+        jobs_of.setdefault(shares.owner_of(one.job.queue, one.job.owner), []).append(one)
+    members: dict[tuple[float, bool], list[PlannedJob]] = {}
+    for owner, own_jobs in jobs_of.items():
+        own_weight = shares.queue(owner.queue).makespan_weight
+        weighted = len({one.job.weight for one in own_jobs}) > 1
+        if weighted:
+            mean = math.fsum(one.job.weight for one in own_jobs) / len(own_jobs)
+            for one in own_jobs:
+                one.weight = one.job.weight / mean
+        kind = (makespan_weight if own_weight is None else own_weight, weighted)
+        members.setdefault(kind, []).extend(own_jobs)
+    for group, together in enumerate(members.values()):
+        for one in together:
+            one.group = group
+    return tuple(PlanGroup(*kind, len(together)) for kind, together in members.items())
 
 
 def _may_wait(snapshot: ClusterSnapshot, job: Job) -> bool:
     """Return whether it waits for GPUs that some node has. One that can never start has no part in any plan."""
-    if job.state != "submitted" or job.leased or job.suspended or not job.optional:
+    if job.state != "submitted" or job.busy or job.suspended or not job.optional:
         return False
-    return any(job.optional[0] <= len(node.gpus) for node in nodes_for(snapshot, job))
+    return any(node.open and job.optional[0] <= node.healthy for node in nodes_for(snapshot, job))
 
 
 def _seconds_per_iteration(
@@ -208,7 +251,7 @@ def _bounded(value: float) -> float:
 
 def _until_it_trains(job: Job, start_s: float, reshape_s: float) -> float:
     """Return how long an operation under way takes at most: the snapshot does not say when it began."""
-    if not job.leased:
+    if not job.busy:
         return 0.0
     return start_s if job.state in ("initializing", "initialized") else reshape_s
 
@@ -216,7 +259,7 @@ def _until_it_trains(job: Job, start_s: float, reshape_s: float) -> float:
 def _until_it_changes(job: Job, now: float, start_s: float, reshape_s: float) -> float:
     if job.rigid or job.wanted is not None:
         return math.inf
-    if job.leased:
+    if job.busy:
         return _until_it_trains(job, start_s, reshape_s)
     if job.num_gpus and change_obstacle(job):
         return math.inf

@@ -3,7 +3,7 @@
 The plans are the decisions of Algorithms 1 and 2, the first action of the fluid policy, shortest first or late ones
 first, and a knapsack's. Each is continued to the end of all known jobs. The one with the least ln(sum of completion
 times) + `makespan_weight` ln(last completion) is taken; one that is not the paper's must be better by `BETTER_BY`, and
-worse in neither measure that counts. Called by the engine. Pure."""
+worse for no queue in a measure that counts there. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from adaptive_scheduler.candidates import gpus, seconds
 from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Move, Reshape, Start, Victim
 from adaptive_scheduler.planning.fluid import (
-    NEVER,
     Budget,
     FluidPolicy,
     Place,
@@ -24,7 +23,7 @@ from adaptive_scheduler.planning.fluid import (
     present_places,
 )
 from adaptive_scheduler.planning.knapsack import knapsack_plan
-from adaptive_scheduler.planning.planned_jobs import PlannedCluster, mark_late, read_cluster
+from adaptive_scheduler.planning.planned_jobs import PlanGroup, PlannedCluster, mark_late, read_cluster
 from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.rights.plans import keeps_priorities, keeps_rights
 from adaptive_scheduler.rights.rights import Rights
@@ -44,6 +43,9 @@ MOST_JOBS = 3_000
 
 NOT_COMPARED = "Other plans were not compared: there are too many jobs and nodes to do that in time."
 
+NOT_SIMULATED = PlanOutcome((), ())
+"""Outcome of the only plan: there is nothing to compare it with."""
+
 UNSAID = Explanation(PLANNER, "")
 """Of an operation that is only judged."""
 
@@ -60,7 +62,7 @@ class Plan:
 
     name: str
     changes: tuple[PlannedChange, ...]
-    outcome: PlanOutcome = NEVER
+    outcome: PlanOutcome = NOT_SIMULATED
 
 
 def choose_plan(
@@ -70,11 +72,12 @@ def choose_plan(
     papers: Sequence[Decision],
     reserved: bool,
     rights_bind: bool,
+    permits: Callable[[Start | Reshape | Move], bool],
 ) -> list[Decision]:
     """Return the decisions of the best plan. `papers`: those of Algorithms 1 and 2 on this snapshot, the default.
 
-    `reserved`: whether a node is kept for an aged job, which only they respect. `rights_bind`: whether rights to GPUs
-    forbid anybody anything.
+    `reserved`: whether a node is kept for an aged job, or GPUs for a user, which only they respect. `rights_bind`:
+    whether rights to GPUs forbid anybody anything. `permits`: whether reservations to come permit an operation.
     """
     default = list(papers)
     if reserved or not _can_plan(snapshot, settings, default):
@@ -89,7 +92,7 @@ def choose_plan(
 
     def is_allowed(plan: Plan) -> bool:
         changes = [_bare_operation(cluster, change) for change in plan.changes]
-        if not keeps_priorities(snapshot, changes, default):
+        if not keeps_priorities(snapshot, changes, default) or not all(map(permits, changes)):
             return False
         return not rights_bind or keeps_rights(Rights(snapshot, now, settings), snapshot, changes, default)
 
@@ -100,26 +103,29 @@ def choose_plan(
         plans = _compare_plans(cluster, papers_changes, startable, is_allowed, weight, Budget(LOOKS))
     except TooMuchToLookAt:
         return [_not_compared(one) for one in default]
-    best = min(
-        (plan for plan in plans[1:] if not _is_worse(plan, plans[0], weight)),
-        key=lambda plan: plan.outcome.objective(weight),
-        default=plans[0],
-    )
-    if best.outcome.objective(weight) + BETTER_BY >= plans[0].outcome.objective(weight):
+    others = [plan for plan in plans[1:] if not _is_worse(plan, plans[0], cluster.groups)]
+    if not others:
+        return default
+    best = min(others, key=lambda plan: plan.outcome.objective(cluster.groups, weight))
+    papers_objective = plans[0].outcome.objective(cluster.groups, weight)
+    if best.outcome.objective(cluster.groups, weight) + BETTER_BY >= papers_objective:
         return default
     return _decisions_of(cluster, best, plans, default)
 
 
-def _is_worse(plan: Plan, papers: Plan, makespan_weight: float) -> bool:
-    """Return whether the plan is worse than the paper's in the measure that counts more, or in either if both do.
+def _is_worse(plan: Plan, papers: Plan, groups: Sequence[PlanGroup]) -> bool:
+    """Return whether the plan is worse than the paper's for a group of jobs, in the measure that counts more there, or
+    in either if both do.
 
-    A gain in one measure that costs the other is repeated at each decision, until much of the other is lost.
+    A gain in one measure that costs the other is repeated at each decision, until much of the other is lost. And no
+    queue pays for what another one wants, nor anybody for the weights of others' jobs.
     """
-    ends_later = plan.outcome.last_s > papers.outcome.last_s
-    takes_longer = plan.outcome.sum_s > papers.outcome.sum_s
-    if makespan_weight == 1.0:
-        return ends_later or takes_longer
-    return ends_later if makespan_weight > 1.0 else takes_longer
+    for position, group in enumerate(groups):
+        ends_later = plan.outcome.lasts_s[position] > papers.outcome.lasts_s[position]
+        takes_longer = plan.outcome.sums_s[position] > papers.outcome.sums_s[position]
+        if (ends_later and group.makespan_weight >= 1.0) or (takes_longer and group.makespan_weight <= 1.0):
+            return True
+    return False
 
 
 def _not_compared(decision: Decision) -> Decision:
@@ -190,7 +196,7 @@ def _outcome_of(
 ) -> PlanOutcome:
     """Return what follows from these places if the better of the two fluid policies continues them."""
     runs = [FluidPolicy(cluster, places, late_first, budget).run() for late_first in PLANS]
-    return min(runs, key=lambda outcome: outcome.objective(makespan_weight))
+    return min(runs, key=lambda outcome: outcome.objective(cluster.groups, makespan_weight))
 
 
 def _places_after(cluster: PlannedCluster, present: Sequence[Place], plan: Plan) -> list[Place]:
@@ -298,9 +304,35 @@ def _victims_of(cluster: PlannedCluster, change: PlannedChange) -> tuple[Victim,
 
 
 def _comparison(cluster: PlannedCluster, best: Plan, papers: Plan) -> str:
-    count = len(cluster.jobs)
-    return (
-        f"with this plan ({best.name}) all known jobs end in {seconds(best.outcome.last_s)} and take "
-        f"{seconds(best.outcome.sum_s / count)} on average, with {PAPER} {seconds(papers.outcome.last_s)} and "
-        f"{seconds(papers.outcome.sum_s / count)}."
-    )
+    if len(cluster.groups) == 1:
+        (group,) = cluster.groups
+        return (
+            f"with this plan ({best.name}) all known jobs end in {seconds(best.outcome.last_s)} and take "
+            f"{seconds(best.outcome.sum_s / group.num_jobs)} on average{_by_weight(group)}, with {PAPER} "
+            f"{seconds(papers.outcome.last_s)} and {seconds(papers.outcome.sum_s / group.num_jobs)}."
+        )
+    measures = list[str]()
+    for position, group in enumerate(cluster.groups):
+        jobs, ends, takes = ("job", "ends", "takes") if group.num_jobs == 1 else ("jobs", "end", "take")
+        last_s, papers_last_s = (plan.outcome.lasts_s[position] for plan in (best, papers))
+        mean_s, papers_mean_s = (plan.outcome.sums_s[position] / group.num_jobs for plan in (best, papers))
+        measures.append(
+            f"the {group.num_jobs} {jobs} {_name_group(cluster, group)} {ends} in {seconds(last_s)}, not "
+            f"{seconds(papers_last_s)}, and {takes} {seconds(mean_s)} on average{_by_weight(group)}, not "
+            f"{seconds(papers_mean_s)}"
+        )
+    return f"with this plan ({best.name}), against {PAPER}, {'; '.join(measures)}."
+
+
+def _by_weight(group: PlanGroup) -> str:
+    return " by their weights" if group.weighted else ""
+
+
+def _name_group(cluster: PlannedCluster, group: PlanGroup) -> str:
+    """Return what sets the jobs of a group apart from others: "whose queue has makespan_weight 3", for instance."""
+    names = list[str]()
+    if any(other.weighted != group.weighted for other in cluster.groups):
+        names.append("of owners who weight them" if group.weighted else "of owners who do not weight them")
+    if any(other.makespan_weight != group.makespan_weight for other in cluster.groups):
+        names.append(f"whose queue has makespan_weight {group.makespan_weight:g}")
+    return " and ".join(names)

@@ -26,6 +26,7 @@ from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, 
 from adaptive_scheduler.models.allocatable import allocatable_on, obstacle
 from adaptive_scheduler.models.prediction import RemainingTimes, Tardiness, t_new, t_run
 from adaptive_scheduler.policies.deadline_feasibility import Diagnosis, alert, diagnose, heaviness
+from adaptive_scheduler.rights.reclaim import SUSPEND
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
@@ -105,10 +106,14 @@ def with_alerts(
         ):
             decision = _with_alert(decision, job, diagnose(job, snapshot, settings), now)
         yield decision
+    # Without deadlines it gave way to a right.
+    why = QUEUE if "deadline" in settings.systems else SUSPEND
     for job in snapshot.queue:
         if job.id not in answered:
-            others = ", ".join(sorted(i for i in job.yields_to if i in snapshot.job))
-            yield Hold(job.id, Explanation(QUEUE, f"{job.id} waits until {others} have started: it gave way to them."))
+            others = sorted(i for i in job.yields_to if i in snapshot.job)
+            have, them = ("has", "it") if len(others) == 1 else ("have", "them")
+            sentence = f"{job.id} waits until {', '.join(others)} {have} started: it gave way to {them}."
+            yield Hold(job.id, Explanation(why, sentence))
 
 
 def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
@@ -165,12 +170,12 @@ def _overdue_words(job: Job) -> str:
 
 
 def _frees(job: Job) -> bool:
-    return job.leased and bool(job.yields_to)
+    return job.busy and bool(job.yields_to)
 
 
 def _is_overdue(job: Job, beta: float) -> bool:
     """Return whether its present task exceeds the expected time and tolerance, and the job may be stopped."""
-    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.yields:
+    if job.state != "running" or job.busy or job.expected_s is None or job.wanted is not None or not job.yields:
         return False
     return job.task_s > job.expected_s * (1 + beta)
 

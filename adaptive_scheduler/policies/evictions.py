@@ -9,7 +9,7 @@ it first: the four systems decide on what these decisions leave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from adaptive_scheduler.candidates import (
     CANNOT_RESUME,
@@ -28,12 +28,21 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
 
-SUSPENDED, HELD = "suspended", "held"  # algorithms of a Hold of a job that waits to be resumed
-DRAIN, FAULT = "drain", "fault"  # algorithms
+# Algorithms: the first two of a Hold of a job that waits to be resumed, the last one where the cluster takes back what
+# placeholders hold.
+SUSPENDED = "suspended"
+HELD = "held"
+DRAIN = "drain"
+FAULT = "fault"
+ASKED_BACK = "asked back"
+
+
+See = Callable[[ClusterSnapshot, Job], ClusterSnapshot]
+"""Returns a snapshot as one job sees it: without the GPUs that are reserved for others."""
 
 
 def schedule_evictions(
-    snapshot: ClusterSnapshot, now: float, settings: Settings
+    snapshot: ClusterSnapshot, now: float, settings: Settings, see: See = lambda world, job: world
 ) -> Iterator[Requeue | Move | Reshape | Hold]:
     """Yield one answer for each suspended job, then for each job that has to leave a node or a GPU, oldest first."""
     for job in sorted(snapshot.where(_is_suspended), key=lambda job: job.id):
@@ -42,12 +51,17 @@ def schedule_evictions(
     world = snapshot
     for job in _on(snapshot, drained) if drained else ():
         if not job.suspended:
-            answer = _leave(world, job, drained, now, settings)
+            answer = _leave(see(world, job), job, drained, now, settings)
             world = after(world, answer)
             yield answer
+    for job, asked in _on_gpus_asked_back(world):
+        if not job.suspended and not drained.intersection(_hosts(job)):
+            gives = _give_back(world, job, asked)
+            world = after(world, gives)
+            yield gives
     for job, faulty in _on_faulty_gpus(world):
         if not job.suspended and not drained.intersection(_hosts(job)):
-            answer = _spare(world, job, faulty)
+            answer = _spare(see(world, job), job, faulty)
             world = after(world, answer)
             yield answer
 
@@ -64,7 +78,7 @@ def _suspend(job: Job) -> Iterator[Requeue | Hold]:
         lets = "and frozen in memory" if job.frozen else "by an operator"
         goes = "go on" if job.frozen else "start"
         yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended {lets}; {resume} lets it {goes}."))
-    elif job.state == "running" and not job.leased:
+    elif job.state == "running" and not job.busy:
         if not job.freezes and (why := _loss(job)):
             sentence = f"{job.id} trains on, although an operator suspended it: {why}; {resume} withdraws that."
             yield Hold(job.id, Explanation(OPERATOR, sentence))
@@ -79,6 +93,8 @@ def _loss(job: Job) -> str:
     """Return why a stop would lose work; empty if it would not."""
     if not job.stoppable:
         return f"{CANNOT_RESUME}, and it cannot be frozen: {job.unfrozen}" if job.unfrozen else CANNOT_RESUME
+    if job.keeps_pod:
+        return "its pod cannot be made anew"
     return "its checkpoints lie in its pod and would go with it, as it has no checkpoint_claim" if job.stays else ""
 
 
@@ -87,7 +103,7 @@ def _on(snapshot: ClusterSnapshot, drained: Collection[str]) -> list[Job]:
     there = (
         job
         for job in snapshot.jobs
-        if job.state == "running" and not job.leased and any(name in drained for name in _hosts(job))
+        if job.state == "running" and not job.busy and any(name in drained for name in _hosts(job))
     )
     return sorted(there, key=lambda job: (job.submit_s, job.id))
 
@@ -119,12 +135,53 @@ def _on_faulty_gpus(snapshot: ClusterSnapshot) -> list[tuple[Job, int]]:
     held = (gpu.job for node in snapshot.faulty for gpu in node.gpus if _is_faulty(gpu))
     faulty = Counter(job_id for job_id in held if job_id in snapshot.job)
     there = (snapshot.job[job_id] for job_id in faulty if job_id is not None)
-    found = [job for job in there if job.state == "running" and not job.leased and len(_hosts(job)) == 1]
+    found = [job for job in there if job.state == "running" and not job.busy and len(_hosts(job)) == 1]
     return [(job, faulty[job.id]) for job in sorted(found, key=lambda job: (job.submit_s, job.id)) if not job.pods]
 
 
 def _is_faulty(gpu: Gpu) -> bool:
-    return gpu.state == "faulty" and gpu.job is not None and gpu.held_by == gpu.job
+    held = gpu.job is not None and gpu.held_by == gpu.job
+    return gpu.state == "faulty" and held and not gpu.asked_back
+
+
+def _on_gpus_asked_back(snapshot: ClusterSnapshot) -> list[tuple[Job, list[Gpu]]]:
+    """Return the jobs that train on GPUs that are asked back and may be changed now, oldest first, with these GPUs."""
+    asked: dict[str, list[Gpu]] = {}
+    for node in snapshot.faulty:
+        for gpu in node.gpus:
+            if gpu.asked_back and gpu.job is not None and gpu.held_by == gpu.job:
+                asked.setdefault(gpu.job, []).append(gpu)
+    there = [snapshot.job[job_id] for job_id in asked if job_id in snapshot.job]
+    found = [job for job in there if job.state == "running" and not job.busy]
+    return [(job, asked[job.id]) for job in sorted(found, key=lambda job: (job.submit_s, job.id))]
+
+
+def _give_back(snapshot: ClusterSnapshot, job: Job, asked: Sequence[Gpu]) -> Move | Reshape | Requeue | Hold:
+    """Let a job go on with its other GPUs, or elsewhere; else it saves and waits. What cannot save trains as long as
+    there is time: the cluster would have ended its pod."""
+    count = len(asked)
+    overdue = any(gpu.overdue for gpu in asked)
+    why = f"the cluster takes {gpus(count)} of node {job.node} back"
+    times = RemainingTimes.of(snapshot)
+    found = list[RankedCandidate]()
+    node = snapshot.node.get(job.node or "")
+    in_place = job.stoppable and not job.relaunches and not job.gpus_per_pod and len(_hosts(job)) == 1
+    if in_place and node is not None:
+        fewer = max((n for n in _counts(job) if n <= job.num_gpus - count), default=0)
+        found += [_ranked(snapshot, job, node, (Worker(node.name, fewer),), times)] if fewer else []
+    loss = _loss(job)
+    if not loss and job.pinned is None:
+        found += _moved(snapshot, job, times)
+    best = min(found, key=lambda candidate: candidate.key, default=None)
+    if best is not None:
+        return _leaving(snapshot, best, found, times, ASKED_BACK, why)
+    if loss and not overdue:
+        sentence = f"{job.id} trains on as long as the cluster lets it, although {why}: {loss}."
+        return Hold(job.id, Explanation(ASKED_BACK, sentence))
+    ends = "is stopped" if loss else "saves"
+    lost = f"; {loss}" if loss else ""
+    sentence = f"{job.id} {ends}, gives its {gpus(job.num_gpus)} up and waits: {why}{lost}."
+    return Requeue(job.id, Explanation(ASKED_BACK, sentence), forced=bool(loss))
 
 
 def _spare(snapshot: ClusterSnapshot, job: Job, faulty: int) -> Move | Reshape | Hold:
@@ -132,7 +189,8 @@ def _spare(snapshot: ClusterSnapshot, job: Job, faulty: int) -> Move | Reshape |
     why = f"{gpus(faulty)} of node {job.node} {'is' if faulty == 1 else 'are'} faulty"
     if loss := _loss(job):
         return Hold(job.id, Explanation(FAULT, f"{job.id} trains on, although {why}: {loss}."))
-    times, found = RemainingTimes.of(snapshot), list[RankedCandidate]()
+    times = RemainingTimes.of(snapshot)
+    found = list[RankedCandidate]()
     node = snapshot.node.get(job.node or "")
     if count := max((n for n in _counts(job) if n <= job.num_gpus - faulty), default=0):
         found += [_ranked(snapshot, job, node, (Worker(node.name, count),), times)] if node is not None else []
@@ -150,6 +208,19 @@ def _obstacle(snapshot: ClusterSnapshot, job: Job) -> str:
     if any(name not in snapshot.node or not snapshot.node[name].heard for name in _hosts(job)):
         return "the node has not been heard of lately, so the job cannot be told to leave"
     return f"it is pinned to {job.pinned}" if job.pinned in _hosts(job) else ""
+
+
+def schedule_move(snapshot: ClusterSnapshot, job: Job, algorithm: str, why: str) -> Move | Reshape | None:
+    """Return the move of a whole job on GPUs to another node, where it ends soonest; None if no other has idle GPUs.
+
+    `snapshot`: as the job sees it.
+    """
+    if _obstacle(snapshot, job):
+        return None
+    times = RemainingTimes.of(snapshot)
+    found = list(_moved(snapshot, job, times))
+    best = min(found, key=lambda candidate: candidate.key, default=None)
+    return None if best is None else _leaving(snapshot, best, found, times, algorithm, why)
 
 
 def _no_place(job: Job) -> str:
@@ -200,7 +271,8 @@ def _kept(job: Job, count: int, drained: frozenset[str]) -> tuple[Worker, ...]:
     if job.gpus_per_pod:
         workers = first_pods(job, count)
         return () if any(worker.node in drained for worker in workers) else workers
-    kept, left = list[Worker](), 0 if job.node in drained else count
+    kept = list[Worker]()
+    left = 0 if job.node in drained else count
     for worker in job.workers:
         if worker.node not in drained and left:
             kept.append(Worker(worker.node, min(worker.num_gpus, left)))
@@ -217,7 +289,8 @@ def _ranked(
     extra_s: float = 0.0,
 ) -> RankedCandidate:
     """Rank by its own end: what others lose or gain by it is not what the node is drained for."""
-    count, hosts = sum(worker.num_gpus for worker in workers), len(workers)
+    count = sum(worker.num_gpus for worker in workers)
+    hosts = len(workers)
     rank = GOOD if snapshot.profiles.speed(job.type, node.gpu_type, count, hosts) else TO_MEASURE
     job_s = extra_s + t_run(snapshot.profiles, job, node.gpu_type, count, hosts=hosts)
     key = (rank, job_s, -count, node.name)

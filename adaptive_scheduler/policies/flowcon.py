@@ -31,7 +31,7 @@ def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -
     (X11); others are counted once they do, which changes the pool (F6). On a node without heartbeats limits expire."""
     decided: list[Limit] = []
     for node in snapshot.nodes if snapshot.on_cpu else ():
-        training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.leased]
+        training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.busy]
         if training and node.heard and node.cores > 0:
             node = replace(node, cores=node.cores + node.lent_cores)  # a quota would only keep those idle (F10)
             parts = _parts(snapshot, node, training, now, settings)

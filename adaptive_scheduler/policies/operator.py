@@ -4,9 +4,13 @@ A request stands until the operator clears it. Called by the engine. Pure."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from adaptive_scheduler.candidates import CANNOT_RESUME, GOOD, RankedCandidate, explain, gpus, spread
-from adaptive_scheduler.decision import Hold, Reshape, first_pods, gpus_on, placed_on
+from adaptive_scheduler.decision import Explanation, Hold, Reshape, first_pods, gpus_on, placed_on
 from adaptive_scheduler.models.prediction import RemainingTimes, t_run
+from adaptive_scheduler.rights.limits import binding_limit, count_held, most_gpus_of
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
@@ -14,17 +18,42 @@ from adaptive_scheduler.tentative_snapshot import after
 OPERATOR = "operator"
 
 
-def schedule_requests(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
+def schedule_requests(
+    snapshot: ClusterSnapshot,
+    now: float,
+    settings: Settings,
+    see: Callable[[ClusterSnapshot, Job], ClusterSnapshot] = lambda world, job: world,
+) -> list[Reshape | Hold]:
     """Return one answer for each running job with an unmet request, oldest first, also in its cool-down. A job with an
-    operation under way gets none until that is done."""
+    operation under way gets none until that is done. `see` returns a snapshot as one job sees it: without the GPUs that
+    are reserved for others."""
     asked = sorted(snapshot.where(_is_asked), key=lambda j: (j.submit_s, j.id))
     times, answers = RemainingTimes.of(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
     for job in asked:
-        if job.wanted is None or job.wanted == job.num_gpus or job.leased or job.state != "running":
+        if job.wanted is None or job.wanted == job.num_gpus or job.busy or job.state != "running":
             continue
-        answers.append(_answer(snapshot, job, job.wanted, times))
+        answers.append(_held_by_limit(snapshot, job, job.wanted) or _answer(see(snapshot, job), job, job.wanted, times))
         snapshot = after(snapshot, answers[-1])
     return answers
+
+
+def _held_by_limit(snapshot: ClusterSnapshot, job: Job, wanted: int) -> Hold | None:
+    """Return why budgets or limits keep a job from growing to what was requested; None if they do not."""
+    owner = snapshot.shares.owner_of(job.queue, job.owner)
+    spent = snapshot.shares.spent_budget(snapshot.spent, owner, job.owner)
+    if wanted > job.num_gpus and spent:
+        sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were requested: {spent}."
+        return Hold(job.id, Explanation(OPERATOR, sentence))
+    if wanted <= job.num_gpus or most_gpus_of(snapshot.shares, owner) == math.inf:
+        return None
+    owners = [(snapshot.shares.owner_of(one.queue, one.owner), one.num_gpus) for one in snapshot.placed]
+    owners += snapshot.elsewhere.items()
+    has = count_held(snapshot.shares, owners)
+    reached = binding_limit(snapshot.shares, owner, has, wanted - job.num_gpus)
+    if reached is None:
+        return None
+    sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were requested: {reached.words}."
+    return Hold(job.id, Explanation(OPERATOR, sentence))
 
 
 def _is_asked(job: Job) -> bool:
@@ -78,4 +107,5 @@ def _why(job: Job, wanted: int, node: Node) -> str:
     more = wanted - gpus_on(job, node.name)
     if wanted > node.working:
         return f"node {node.name} has only {node.working} working; request fewer"
-    return f"it needs {more} more and {node.idle} are idle on {node.name}; it gets them when they are free"
+    verb = "is" if node.idle == 1 else "are"
+    return f"it needs {more} more, and {node.idle} {verb} idle on {node.name}; it gets them when they are free"

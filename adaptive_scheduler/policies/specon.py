@@ -36,7 +36,7 @@ def schedule_move(snapshot: ClusterSnapshot, now: float, settings: Settings) -> 
 
 def _may_ask(job: Job) -> bool:
     """Not during an operation (X1), nor a rigid job, which a move would stop."""
-    return job.growth.category == "CC" and job.uses_cpu and job.stoppable and job.state == "running" and not job.leased
+    return job.growth.category == "CC" and job.uses_cpu and job.stoppable and job.state == "running" and not job.busy
 
 
 def _asks(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> bool:
@@ -199,7 +199,7 @@ def _donors(snapshot: ClusterSnapshot, balance: Balance) -> Iterator[Job]:
         if name not in receiving and snapshot.node[name].heard:
             yield from (
                 job for job in jobs
-                if job.state == "running" and not job.leased and job.migrated_s is not None and not job.rebalanced
+                if job.state == "running" and not job.busy and job.migrated_s is not None and not job.rebalanced
                 and job.stoppable
             )  # fmt: skip
 

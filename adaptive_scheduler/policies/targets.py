@@ -17,7 +17,7 @@ def schedule_finished(snapshot: ClusterSnapshot, now: float, settings: Settings)
 
 
 def _is_finished(job: Job) -> bool:
-    return job.target_reached and job.state == "running" and not job.leased
+    return job.target_reached and job.state == "running" and not job.busy
 
 
 def _sentence(job: Job) -> str:

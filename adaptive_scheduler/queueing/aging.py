@@ -1,9 +1,9 @@
-"""Prevents starvation: reserves nodes for aged jobs and backfills their idle GPUs (`algorithms.md` 1.11).
+"""Prevents starvation: keeps nodes for aged jobs and backfills their idle GPUs (`algorithms.md` 1.11).
 
 A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; the same holds for
-many cores on CPU. The node nearest to serving an aged job (`order.py`) is reserved for it: no other job of its kind
+many cores on CPU. The node nearest to serving an aged job (`order.py`) is kept for it: no other job of its kind
 starts, grows or moves there, except by EASY backfill if it ends before the aged job could start. At most one job on
-GPUs and one on CPU, the longest waiting, have a reservation. Backfill never delays the aged job as far as lengths are
+GPUs and one on CPU, the longest waiting, have nodes kept. Backfill never delays the aged job as far as lengths are
 known: a running job of unknown length may end at any moment, so nothing is lent on its account, and a borrower's length
 and speed must be known. Called by the engine. Pure; seconds from now."""
 
@@ -20,10 +20,10 @@ from adaptive_scheduler.models.prediction import end_is_certain, is_certain, t_k
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 
-def reservation_nodes(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
+def nodes_to_keep(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     """Return the node with most idle GPUs that could hold the job's smallest count, or as few nodes as could together.
-    For a job trained on CPU the node with most of its requests left. Empty if none ever could: such a job reserves
-    nothing."""
+    For a job trained on CPU the node with most of its requests left. Empty if none ever could: nothing is
+    kept for such a job."""
     if job.uses_cpu:
         return _nearest_on_cpu(snapshot, job)
     if not job.optional:
@@ -48,8 +48,8 @@ def _fewest_nodes(nodes: list[Node], job: Job) -> tuple[str, ...]:
     return tuple(n.name for n in most) if sum(n.healthy for n in most) >= job.optional[0] else ()
 
 
-class ReservedNodes:
-    """The reservations of aged jobs during one tick."""
+class KeptNodes:
+    """Says which nodes are kept for aged jobs during one tick."""
 
     def __init__(self) -> None:
         self._nodes: dict[bool, tuple[str, ...]] = {}  # by whether for a job trained on CPU
@@ -62,14 +62,15 @@ class ReservedNodes:
         """True if a node is kept for an aged job on GPUs."""
         return bool(self._nodes.get(False))
 
-    def reserve(self, snapshot: ClusterSnapshot, job: Job) -> bool:
-        """Reserve nodes for the job unless an older one of its kind has some; return whether any were reserved."""
+    def keep(self, snapshot: ClusterSnapshot, job: Job) -> bool:
+        """Keep nodes for the job unless an older one of its kind has some; return whether any are kept."""
         if self._nodes.get(job.uses_cpu):
             return False
-        self._nodes[job.uses_cpu], self._job[job.uses_cpu] = reservation_nodes(snapshot, job), job.id
+        self._nodes[job.uses_cpu] = nodes_to_keep(snapshot, job)
+        self._job[job.uses_cpu] = job.id
         return bool(self._nodes[job.uses_cpu])
 
-    def mark_reserved(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
+    def mark_kept(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
         """Return the snapshot as all other jobs on GPUs, or trained on CPU, see it."""
         nodes = self._nodes.get(on_cpu)
         if not nodes:
@@ -80,7 +81,7 @@ class ReservedNodes:
         return self._marked[on_cpu][1]
 
     def backfill(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:
-        """Return a start of the job on idle GPUs of a reserved node that ends before the aged job could start."""
+        """Return a start of the job on idle GPUs of a kept node that ends before the aged job could start."""
         names = self._nodes.get(False, ())
         if job.uses_cpu or not any(snapshot.node[name].idle for name in names):
             return None
@@ -109,7 +110,7 @@ def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Jo
 def backfill_start(
     snapshot: ClusterSnapshot, names: Collection[str], kept: str, until_s: float, job: Job
 ) -> Start | None:
-    """Return the start of a waiting job on one of these reserved nodes where it ends soonest; None if none fits.
+    """Return the start of a waiting job on one of these kept nodes where it ends soonest; None if none fits.
     `until_s`: from `earliest_start_s`, for the aged job `kept`."""
     ends = list[tuple[float, int, str]]()
     for node in nodes_for(snapshot, job):

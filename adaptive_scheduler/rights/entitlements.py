@@ -1,7 +1,7 @@
 """Divides GPUs among queues and users by guarantee, weight and lately used GPU-hours (`algorithms.md` 1.13).
 
 Capacity is filled like communicating vessels: guarantees first, the rest in proportion to the weights, nobody above its
-demand. `whole` rounds so that the sum stays. Called by `standing.py`. Pure."""
+demand. `round_to_gpus` rounds so that the sum stays. Called by `standing.py`. Pure."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def credit_of(use: float, total_use: float, share: float, window: float) -> floa
     return max(-MOST_CREDIT, min(MOST_CREDIT, (share * total_use - use) / (share * window)))
 
 
-def divide(capacity: float, parties: Mapping[K, Party]) -> dict[K, float]:
+def divide_by_weight(capacity: float, parties: Mapping[K, Party]) -> dict[K, float]:
     """Return what each is entitled to, not rounded. The sum is the smaller of capacity and total demand."""
     got = {name: min(one.demand, one.first) for name, one in parties.items()}
     total = sum(got.values())
     if total > capacity:
         return {name: value * capacity / total for name, value in got.items()}
     left = capacity - total
-    left = _fill(left, got, {name: one for name, one in parties.items() if one.weight > 0})
+    left = _fill_by_weight(left, got, {name: one for name, one in parties.items() if one.weight > 0})
     # What nobody with a weight wants goes to the others in equal parts.
-    _fill(left, got, {name: one._replace(weight=1.0) for name, one in parties.items() if one.weight <= 0})
+    _fill_by_weight(left, got, {name: one._replace(weight=1.0) for name, one in parties.items() if one.weight <= 0})
     return got
 
 
-def _fill(left: float, got: dict[K, float], parties: Mapping[K, Party]) -> float:
+def _fill_by_weight(left: float, got: dict[K, float], parties: Mapping[K, Party]) -> float:
     """Add to `got` in proportion to the weights, nobody above its demand; return what is left."""
     weights = sum(one.weight for one in parties.values())
 
@@ -72,7 +72,7 @@ def _fill(left: float, got: dict[K, float], parties: Mapping[K, Party]) -> float
     return max(0.0, left)
 
 
-def whole(
+def round_to_gpus(
     entitled: Mapping[K, float], demand: Mapping[K, float], credit: Mapping[K, float], total: float
 ) -> dict[K, int]:
     """Return the entitlements in whole GPUs: rounded down, then one more each until `total` or all demand is used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from adaptive_scheduler.decision import Decision, Move, Reshape, Start
@@ -37,8 +38,10 @@ def keeps_rights(
     """Return whether a plan takes of others only what claims may, keeps the limits, and leaves no claim unserved that
     the paper's rules serve. `rights`: of `snapshot`; they are used up. `papers`: those rules' decisions."""
     started = {one.job for one in plan if isinstance(one, Start)}
-    served = [one for one in papers if isinstance(one, Start) and one.job not in started]
-    if any(rights.claim(snapshot.job[one.job]).any for one in served):
+    missed = [snapshot.job[one.job] for one in papers if isinstance(one, Start) and one.job not in started]
+    claims = {rights.owner(job) for job in missed if rights.claim(job).any}
+    # An owner's other job serves the claim as well, if the owner gets as many GPUs by it.
+    if claims and not claims.issubset(_owners_with_as_much(rights, snapshot, plan, papers)):
         return False
     waits = any(job.id not in started and not job.uses_cpu for job in snapshot.queue)
     for one in plan:
@@ -54,6 +57,19 @@ def keeps_rights(
     return True
 
 
+def _owners_with_as_much(
+    rights: Rights, snapshot: ClusterSnapshot, plan: Sequence[Decision], papers: Sequence[Decision]
+) -> set[JobOwner]:
+    """Return the owners whose jobs start on at least as much in the plan as by the paper's rules."""
+    more = defaultdict[JobOwner, float](float)
+    for decisions, sign in ((plan, 1), (papers, -1)):
+        for one in decisions:
+            if isinstance(one, Start):
+                job = snapshot.job[one.job]
+                more[rights.owner(job)] += sign * rights.units(job, one.num_gpus)
+    return {owner for owner, units in more.items() if units >= -TINY}
+
+
 def _may_start(rights: Rights, snapshot: ClusterSnapshot, start: Start, job: Job, waits: bool) -> bool:
     if rights.hold(job) or start.num_gpus not in rights.capped(job, waits).optional:
         return False
@@ -63,7 +79,7 @@ def _may_start(rights: Rights, snapshot: ClusterSnapshot, start: Start, job: Job
         own = rights.owner(giver) == rights.owner(job)
         if giver.preemption == "never" and not own:
             return False
-        if not budgets.take(rights.owner(giver), rights.units(giver, giver.num_gpus - victim.num_gpus)):
+        if not budgets.take(giver, giver.num_gpus - victim.num_gpus):
             return False
     return True
 

@@ -122,13 +122,22 @@ class Reclaimer:
         """Return the start on the smallest count that several jobs of one node give way to; None if none do."""
         rights = self._rights
         claimant = self._rights.owner(job)
-        gives = {owner: rights.over(owner, claimant, claim) > 0 for owner in rights.who.owners if owner != claimant}
-        if not any(gives.values()):
+        others = [owner for owner in rights.who.owners if owner != claimant]
+
+        def gives_on(gpu_type: str) -> Mapping[JobOwner, bool]:
+            return {owner: rights.over(owner, claimant, claim, gpu_type) > 0 for owner in others}
+
+        gives = {gpu_type: gives_on(gpu_type) for gpu_type in rights.types_told_apart}
+        if not any(any(of_type.values()) for of_type in gives.values()):
             return None
-        gives[claimant] = True
+
+        def may_give(other: Job) -> bool:
+            owner = rights.owner(other)
+            return owner == claimant or gives[rights.gpu_type_of(other)][owner]
+
         count = min(job.optional, default=0)
         found = list[tuple[tuple[int, float, str], Node, list[_Gift]]]()
-        for node, there in self._nodes(world, job, lambda other: gives[rights.owner(other)]):
+        for node, there in self._nodes(world, job, may_give):
             gifts = [gift for other in there for gift in self._gifts_of(world, node, other)]
             chosen = _enough(rights, claim, job, gifts, count - node.idle)
             if chosen:
@@ -160,16 +169,22 @@ class Reclaimer:
 
     def _search_suspended(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
         rights = self._rights
-        for below in (False, True) if claim.guaranteed else (False,):
-            limits = {owner: _most_taken(rights, job, claim, owner, below) for owner in rights.who.owners}
+        for below in (False, True) if claim.guaranteed or claim.types else (False,):
+            limits = {
+                gpu_type: {
+                    owner: _most_taken(rights, job, claim, owner, below, gpu_type) for owner in rights.who.owners
+                }
+                for gpu_type in rights.types_told_apart
+            }
             found = list[tuple[tuple[int, int, str], list[Job]]]()
 
-            def gives(other: Job, limits: Mapping[JobOwner, float] = limits) -> bool:
-                fits = rights.units(other, other.num_gpus) <= limits[rights.owner(other)] + TINY
-                return fits and _may_suspend(rights, other)
+            def gives(other: Job, limits: Mapping[str, Mapping[JobOwner, float]] = limits) -> bool:
+                most = limits[rights.gpu_type_of(other)][rights.owner(other)]
+                return rights.units(other, other.num_gpus) <= most + TINY and _may_suspend(rights, other)
 
             for node, there in self._nodes(world, job, gives):
-                chosen = _suspended(rights, job, limits, there, min(job.optional) - node.idle, only_one=below)
+                of_type = limits[rights.type_told_apart(node.gpu_type)]
+                chosen = _suspended(rights, job, of_type, there, min(job.optional) - node.idle, only_one=below)
                 if chosen:
                     found.append(((len(chosen), sum(one.num_gpus for one in chosen), node.name), chosen))
             if found:
@@ -196,11 +211,7 @@ def _enough(rights: Rights, claim: GpuClaim, job: Job, gifts: Sequence[_Gift], n
     chosen = dict[str, _Gift]()
     missing = need
     for gift in sorted(gifts, key=lambda gift: (-min(gift.gives, need), gift.costs_s, gift.job.id)):
-        if (
-            missing > 0
-            and gift.job.id not in chosen
-            and budgets.take(rights.owner(gift.job), rights.units(gift.job, gift.gives))
-        ):
+        if missing > 0 and gift.job.id not in chosen and budgets.take(gift.job, gift.gives):
             chosen[gift.job.id] = gift
             missing -= gift.gives
     return list(chosen.values()) if missing <= 0 else []
@@ -215,15 +226,14 @@ class Budgets:
         self._claim = claim
         self._taken: dict[JobOwner | str, float] = defaultdict(float)
 
-    def take(self, victim: JobOwner, units: float) -> bool:
-        """Take these standard GPUs if that leaves the owner and its queue what they are entitled to."""
+    def take(self, giver: Job, count: int) -> bool:
+        """Take these GPUs of a job if that leaves its owner and its queue what they are entitled to."""
+        rights = self._rights
+        victim = rights.owner(giver)
+        units = rights.units(giver, count)
         if victim != self._claimant:
-            rights = self._rights
-            own = rights.over(victim, self._claimant, self._claim) - self._taken[victim]
-            queue = math.inf
-            if victim.queue != self._claimant.queue:
-                queue = rights.held(victim.queue) - rights.standing(victim.queue).whole - self._taken[victim.queue]
-            if units > min(own, queue) + TINY:
+            own, queue = rights.surplus(victim, self._claimant, self._claim, rights.gpu_type_of(giver))
+            if units > min(own - self._taken[victim], queue - self._taken[victim.queue]) + TINY:
                 return False
         self._taken[victim] += units
         self._taken[victim.queue] += units
@@ -261,22 +271,24 @@ def _may_suspend(rights: Rights, job: Job) -> bool:
     return job.preemption == "any" and ran and cooled and not job.stays
 
 
-def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, below: bool) -> float:
-    """Return the standard GPUs that may be taken of another owner by suspending its jobs."""
+def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, below: bool, gpu_type: str) -> float:
+    """Return the standard GPUs that may be taken of another owner by suspending its jobs on nodes of this type."""
     claimant = rights.owner(job)
     if victim == claimant:
         return 0.0
     across = victim.queue != claimant.queue
     guaranteed = rights.shares.queue(victim.queue).guaranteed
-    if claim.any and not claim.odd:
-        over = rights.over(victim, claimant, claim)
-        if below and across and over > 0 and rights.held(victim.queue) > guaranteed:
+    if claim.is_sure_on(gpu_type):
+        over = rights.over(victim, claimant, claim, gpu_type)
+        keeps_guarantee = rights.held(victim.queue) <= guaranteed
+        if below and across and over > 0 and claim.is_guaranteed_on(gpu_type) and not keeps_guarantee:
             return math.inf  # one job, which has no smaller count
         return over
     if not rights.has_turn(claimant, victim):
         return 0.0
     keeps = min(guaranteed, rights.standing(victim.queue).demand) if across else 0.0
-    return rights.held(victim.queue if across else victim) - keeps
+    most = rights.held(victim.queue if across else victim) - keeps
+    return min(most, rights.beyond_guarantee(victim.queue, gpu_type)) if across else most
 
 
 def _requeue(rights: Rights, victim: Job, job: Job) -> Requeue:

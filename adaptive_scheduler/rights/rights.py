@@ -11,28 +11,38 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from adaptive_scheduler.candidates import gpus
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.index import Floats
 from adaptive_scheduler.rights.entitlements import TINY
+from adaptive_scheduler.rights.limits import (
+    BORROW,
+    BUDGET,
+    LIMIT,
+    USER_LIMIT,
+    binding_limit,
+    count_held,
+    most_gpus_of,
+    names_counted,
+    owner_in_words,
+)
 from adaptive_scheduler.rights.owners import JobColumns, most_gpus, read_jobs
 from adaptive_scheduler.rights.standing import NOBODY, Standing, entitle, read_owners
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
-LIMIT = "rights.limit"
-BORROW = "rights.borrow"
-USER_LIMIT = "rights.user_limit"
 SHARE = "rights.share"
-"""Algorithms of a Hold, by what binds."""
+"""Algorithm of a Hold because of what an owner is entitled to; those of limits are in `limits.py`."""
 
-NO_HELP = (LIMIT, BORROW, USER_LIMIT)
+NO_HELP = (LIMIT, BORROW, USER_LIMIT, BUDGET)
 """Reasons among these that keep a job waiting whatever is idle."""
+
+NOTHING = 0.0, 0.0
 
 TOLD_GPU_H = 0.05
 """Less use than this many GPU-hours is not told."""
@@ -46,10 +56,28 @@ class GpuClaim:
     across: bool = False
     odd: bool = False  # it rests on the odd GPU that rounding gives
     guaranteed: bool = False  # they are part of what its queue is guaranteed
+    types: tuple[str, ...] = ()  # of which its queue is guaranteed more than it has
 
     @property
     def any(self) -> bool:
-        return self.within or self.across
+        return self.within or self.across or bool(self.types)
+
+    def is_sure_on(self, gpu_type: str) -> bool:
+        """Return whether it rests on more than the odd GPU on nodes of this type."""
+        return gpu_type in self.types or ((self.within or self.across) and not self.odd)
+
+    def is_guaranteed_on(self, gpu_type: str) -> bool:
+        """Return whether GPUs of this type are part of what its queue is guaranteed."""
+        return self.guaranteed or gpu_type in self.types
+
+
+class _Promise(NamedTuple):
+    """GPUs that are being freed for a waiting job."""
+
+    owner: JobOwner
+    num_gpus: int
+    gpu_type: str | None  # the only one that the job may have; None: any
+    units: float
 
 
 class Rights:
@@ -62,13 +90,17 @@ class Rights:
         self._owner_of: dict[tuple[str, str], JobOwner] = {}
         self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
         self.version = 0  # counts the changes of what owners hold
-        self.who = read_owners(snapshot)
+        self.who = read_owners(snapshot, now)
+        self._is_covered = bool(self.who.covered)  # asked very often
+        self._by_type = self.who.guarantees
         queues = {owner.queue for owner in self.who.owners}
-        limited = any(
-            self.shares.queue(name).most < math.inf or self.shares.queue(name).user_limit is not None for name in queues
-        )
+        limited = any(most_gpus_of(self.shares, JobOwner(name, "")) < math.inf for name in queues)
         several = len(self.who.owners) > 1
-        self.binds = "elastic" in settings.systems and (several or limited)
+        self._spent = snapshot.spent
+        self._budget_is_up = any(
+            snapshot.spent.get(key, 0.0) >= budget.gpu_hours for key, budget in self.shares.budgets.items()
+        )
+        self.binds = "elastic" in settings.systems and (several or limited or self._budget_is_up)
         if self.binds:
             self._begin(snapshot)
 
@@ -78,18 +110,22 @@ class Rights:
         self._gpus: dict[JobOwner | str, int] = defaultdict(int)
         for owner in self.who.owners:
             self._change(owner, self.who.gpus[owner], self.who.held[owner])
-        self._gpu_types = snapshot.gpu_types if self.who.values else {}  # by node
+        for name, count in count_held(self.shares, snapshot.elsewhere.items()).items():
+            self._gpus[name] += count
+        self._gpu_types = snapshot.gpu_types if self.who.values or self._by_type else {}  # by node
         self._seen: dict[object, tuple[int, CostTable, CostTable]] = {}  # by who sees it: version, table, as seen
         self._read: tuple[ClusterSnapshot, JobColumns] | None = None
-        self._promised = dict[str, tuple[JobOwner, float]]()  # by waiting job that GPUs are being freed for
+        # A claim is not put off because waiting is predicted to be better for all.
+        self._patient = replace(self._settings, spare_critical=False, compare_with_waiting=False)
+        self._promised = dict[str, _Promise]()  # by waiting job that GPUs are being freed for
         for job in snapshot.where(_is_freeing):
             for name in job.yields_to:
                 if name in snapshot.job and name not in self._promised:
                     self.promise(snapshot.job[name])
 
     def _change(self, owner: JobOwner, count: int, held: float) -> None:
-        self._gpus[owner] += count
-        self._gpus[owner.queue] += count
+        for name in names_counted(self.shares, owner):
+            self._gpus[name] += count
         self._held[owner] += held
         self._held[owner.queue] += held
         self.version += 1
@@ -109,8 +145,9 @@ class Rights:
         return self.who.of_queue.get(name, NOBODY)
 
     def held(self, name: JobOwner | str) -> float:
-        """Return the standard GPUs that an owner or a queue has or is promised."""
-        return self._held.get(name, 0.0)
+        """Return the standard GPUs that an owner or a queue has or is promised, beside those reserved for its user."""
+        held = self._held.get(name, 0.0)
+        return held - self.who.covered.units(name) if self._is_covered else held
 
     def level(self, owner: JobOwner) -> tuple[float, ...]:
         """Return how well served an owner is; the smallest is next."""
@@ -136,36 +173,37 @@ class Rights:
 
     def _with_promised(self, name: JobOwner | str, but: str) -> float:
         """Return what one holds and what is being freed for its waiting jobs."""
-        more = (units for job, (who, units) in self._promised.items() if job != but and name in (who, who.queue))
-        return self.held(name) + math.fsum(more)
+        others = (one for job, one in self._promised.items() if job != but and name in (one.owner, one.owner.queue))
+        return self.held(name) + math.fsum(one.units for one in others)
 
     def limit_left(self, owner: JobOwner) -> float:
-        """Return the GPUs that the limits of its queue still leave an owner, whoever idles."""
+        """Return the GPUs that the limits of its queue, and budgets, still leave an owner, whoever idles."""
+        if self._budget_is_up and self.shares.spent_budget(self._spent, owner, owner.user):
+            return 0.0
         queue = self.shares.queue(owner.queue)
         each = math.inf if queue.user_limit is None else queue.user_limit
-        return min(queue.most - self._gpus[owner.queue], each - self._gpus[owner])
+        parent = self.shares.limiting_parent(owner.queue)
+        of_parent = self.shares.queue(parent).most - self._gpus[parent]
+        return min(queue.most - self._gpus[owner.queue], of_parent, each - self._gpus[owner])
 
-    def hold(self, job: Job) -> Hold | None:
-        """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may."""
+    def hold(self, job: Job, reserved: int = 0) -> Hold | None:
+        """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may. `reserved`:
+        GPUs that its user has reserved and that are free for it."""
         if not self.binds or job.uses_cpu:
             return None
         owner = self.owner(job)
         least = min(job.optional, default=0)
-        queue = self.shares.queue(owner.queue)
-        if self._gpus[owner.queue] + least > queue.most:
-            if queue.limit is not None and self._gpus[owner.queue] + least > queue.limit:
-                sentence = _limit_sentence(job, f"queue {owner.queue}", self._gpus[owner.queue], queue.limit)
-                return Hold(job.id, Explanation(LIMIT, sentence))
-            sentence = (
-                f"{job.id} waits: queue {owner.queue} may not borrow, and has {gpus(self._gpus[owner.queue])} of the "
-                f"{queue.guaranteed} that it is guaranteed."
+        if self._budget_is_up and (spent := self.shares.spent_budget(self._spent, owner, job.owner)):
+            return Hold(
+                job.id,
+                Explanation(BUDGET, f"{job.id} waits: {spent}. It starts in the next one, or with a larger budget."),
             )
-            return Hold(job.id, Explanation(BORROW, sentence))
-        if queue.user_limit is not None and self._gpus[owner] + least > queue.user_limit:
-            who = f"{self.name(owner)} in queue {owner.queue}"
-            sentence = _limit_sentence(job, who, self._gpus[owner], queue.user_limit)
-            return Hold(job.id, Explanation(USER_LIMIT, sentence))
-        if job.preemption == "never" and least * self._value(job) > self.room(owner, job.id) + TINY:
+        reached = binding_limit(self.shares, owner, self._gpus, least)
+        if reached is not None:
+            needs = "" if reached.algorithm == BORROW else f", and it needs {least}"
+            return Hold(job.id, Explanation(reached.algorithm, f"{job.id} waits: {reached.words}{needs}."))
+        room = self.room(owner, job.id) + TINY
+        if job.preemption == "never" and least > reserved and least * self._value(job) > room:
             sentence = (
                 f"{job.id} waits: as it is never to give GPUs up, it may only have what its owner is entitled to. "
                 f"{self.sentence(owner)}"
@@ -173,8 +211,8 @@ class Rights:
             return Hold(job.id, Explanation(SHARE, sentence))
         return None
 
-    def capped(self, job: Job, others_wait: bool) -> Job:
-        """Return the job with the counts that it may have now, at least its smallest."""
+    def capped(self, job: Job, others_wait: bool, reserved: int = 0) -> Job:
+        """Return the job with the counts that it may have now, at least its smallest. `reserved`: as of `hold`."""
         if not self.binds or job.uses_cpu:
             return job
         owner = self.owner(job)
@@ -182,7 +220,7 @@ class Rights:
         cap = self.limit_left(owner)
         within = math.floor(self.room(owner, job.id) / self.who.mean_value + TINY)
         if others_wait or job.preemption == "never":
-            cap = min(cap, max(least, within))
+            cap = min(cap, max(least, within, reserved))
         counts = tuple(count for count in job.optional if count <= cap)
         return job if counts == job.optional or not counts else replace(job, optional=counts)
 
@@ -195,11 +233,31 @@ class Rights:
         has, queue_has = self._with_promised(owner, job.id), self._with_promised(owner.queue, job.id)
         needs = min(job.optional, default=0) * self._value(job)
         guaranteed = min(self.shares.queue(owner.queue).guaranteed, whole_queue.demand)
+        types = self._types_due(owner.queue, job) if self._by_type else ()
         surely = has + needs <= own.entitled + TINY
         within = surely or (has == 0 and needs <= own.whole + TINY)
         by_share = queue_has + needs <= max(whole_queue.entitled, guaranteed) + TINY
         across = within and (by_share or (queue_has == 0 and needs <= whole_queue.whole + TINY))
-        return GpuClaim(within, across, odd=not surely, guaranteed=across and queue_has + needs <= guaranteed + TINY)
+        by_guarantee = across and queue_has + needs <= guaranteed + TINY
+        return GpuClaim(within, across, odd=not surely, guaranteed=by_guarantee, types=types)
+
+    def _types_due(self, queue: str, job: Job) -> tuple[str, ...]:
+        """Return the GPU types of which a waiting job's smallest count is part of what its queue is guaranteed."""
+        found = list[str]()
+        for gpu_type in self._by_type.gpu_types:
+            if job.gpu_type in (None, gpu_type):
+                promised = sum(
+                    one.num_gpus
+                    for other, one in self._promised.items()
+                    if other != job.id and one.owner.queue == queue and one.gpu_type in (None, gpu_type)
+                )
+                if 0 < min(job.optional, default=0) <= self._by_type.missing(queue, gpu_type) - promised:
+                    found.append(gpu_type)
+        return tuple(found)
+
+    def waits_for_guarantee(self, job: Job) -> bool:
+        """Return whether a waiting job is to get GPUs of a type that its queue is guaranteed: before all others."""
+        return bool(self._by_type) and not job.uses_cpu and bool(self._types_due(self.owner(job).queue, job))
 
     def _value(self, job: Job) -> float:
         """Return the least that one GPU of those that the job may have counts."""
@@ -215,18 +273,45 @@ class Rights:
     def has_turn(self, owner: JobOwner, other: JobOwner) -> bool:
         """Return whether an owner with nothing may go first where both need more than their shares."""
         if owner.queue != other.queue:
+            if not self.shares.queue(other.queue).reclaimable:
+                return False
             more = self.standing(owner.queue).credit - self.standing(other.queue).credit
             return self.held(owner.queue) == 0 and more >= self.shares.turn
         return self.held(owner) == 0 and self.standing(owner).credit - self.standing(other).credit >= self.shares.turn
 
-    def over(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim) -> float:
-        """Return the standard GPUs that another owner can be made to give to the claimant."""
+    def over(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> float:
+        """Return the standard GPUs that another owner can be made to give to the claimant on nodes of this type."""
+        return max(0.0, min(self.surplus(victim, claimant, claim, gpu_type)))
+
+    def surplus(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> tuple[float, float]:
+        """Return the standard GPUs that a claimant may take on nodes of this type of another owner, of its queue."""
         above = self.held(victim) - self.standing(victim).whole
         if victim.queue == claimant.queue:
-            return max(0.0, above) if claim.within else 0.0
-        if not claim.across:
-            return 0.0
-        return max(0.0, min(self.held(victim.queue) - self.standing(victim.queue).whole, above))
+            return (above, math.inf) if claim.within else NOTHING
+        may_take = claim.across or gpu_type in claim.types
+        if not may_take or not self.shares.queue(victim.queue).reclaimable:
+            return NOTHING
+        if gpu_type in claim.types:
+            return self._by_type.units_of(victim, gpu_type), self._by_type.units_beyond(victim.queue, gpu_type)
+        queue_above = self.held(victim.queue) - self.standing(victim.queue).whole
+        return above, min(queue_above, self.beyond_guarantee(victim.queue, gpu_type))
+
+    def beyond_guarantee(self, queue: str, gpu_type: str) -> float:
+        """Return the standard GPUs of a type beyond what a queue is guaranteed of it; infinite if nobody is any."""
+        return self._by_type.units_beyond(queue, gpu_type) if self.type_told_apart(gpu_type) else math.inf
+
+    @property
+    def types_told_apart(self) -> tuple[str, ...]:
+        """Return what `type_told_apart` returns for all nodes."""
+        return (*self._by_type.gpu_types, "")
+
+    def type_told_apart(self, gpu_type: str) -> str:
+        """Return a GPU type of which some queue is guaranteed a number, and for all others an empty text."""
+        return gpu_type if gpu_type in self._by_type.gpu_types else ""
+
+    def gpu_type_of(self, job: Job) -> str:
+        """Return the same for the GPUs that a job has."""
+        return self.type_told_apart(self._gpu_types.get(job.node or "", ""))
 
     def seen(self, table: CostTable, job: Job) -> CostTable:
         """Return the table as this waiting job sees it: what jobs of others keep by right.
@@ -237,7 +322,7 @@ class Rights:
             return table
         owner = self.owner(job)
         claim = self.claim(job)
-        key = owner, claim.within, claim.across
+        key = owner, claim.within, claim.across, claim.types
         known = self._seen.get(key)
         if known is None or known[:2] != (self.version, table):
             known = self._seen[key] = self.version, table, self._see(table, owner, claim)
@@ -245,18 +330,30 @@ class Rights:
 
     def _see(self, table: CostTable, owner: JobOwner, claim: GpuClaim) -> CostTable:
         columns = self._columns(table.snapshot)
-        gives = self._by_number(lambda other: math.inf if other == owner else self.over(other, owner, claim))
-        may_give = np.floor(gives[columns.owner] / columns.value + TINY)
+        gives = self._given_by_job(table.snapshot, columns, owner, claim)
+        may_give = np.floor(gives / columns.value + TINY)
         keeps = np.maximum(0.0, columns.gpus - may_give)
-        others_fixed = (columns.fixed > 0) & (gives[columns.owner] < math.inf)
+        others_fixed = (columns.fixed > 0) & (gives < math.inf)
         keeps = np.where(others_fixed, columns.gpus, keeps)
         reclaims = bool(((gives > 0) & (gives < math.inf)).any())
-        patient = replace(table.settings, spare_critical=False, compare_with_waiting=False)
-        return table.keeping(keeps, patient if reclaims else table.settings)
+        return table.keeping(keeps, self._patient if reclaims else table.settings)
+
+    def _given_by_job(self, snapshot: ClusterSnapshot, columns: JobColumns, owner: JobOwner, claim: GpuClaim) -> Floats:
+        """Return by job the standard GPUs that it can be made to give to an owner; infinite for the owner's own."""
+
+        def given_of(gpu_type: str) -> Floats:
+            return self._by_number(
+                lambda other: math.inf if other == owner else self.over(other, owner, claim, gpu_type)
+            )
+
+        if not self._by_type:
+            return given_of("")[columns.owner]
+        by_type = np.stack([given_of(gpu_type) for gpu_type in self.types_told_apart])
+        return by_type[self._by_type.type_numbers(snapshot), columns.owner]
 
     def _by_number(self, of: Callable[[JobOwner], float]) -> Floats:
         """Return numbers by number of an owner; the last one, 0, is that of jobs trained on CPU."""
-        values = np.zeros(max(self.who.numbers) + 2)
+        values = np.zeros(max(self.who.numbers, default=-1) + 2)
         for owner, number in zip(self.who.owners, self.who.numbers, strict=True):
             values[number] = of(owner)
         return values
@@ -295,21 +392,21 @@ class Rights:
             self._largest[place] = max((node.working for node in snapshot.allowed(*place)), default=0)
         return not job.uses_cpu and most_gpus(job, self._largest[place]) > 0
 
-    def may_reserve(self, job: Job) -> bool:
+    def may_keep_node(self, job: Job) -> bool:
         """Return whether a node may be kept for an aged job: one that has a claim, or whose owner has nothing. Of one
         owner alone each may."""
         if not self.binds or job.uses_cpu or len(self.who.owners) == 1:
             return True
         return self.held(self.owner(job)) == 0 or self.claim(job).any
 
-    def reserves(self, job: Job) -> bool:
+    def keeps_node(self, job: Job) -> bool:
         """Return whether a node is kept for a job that has not aged: its claim has waited in vain, as what is idle is
         scattered, or held by jobs that keep it."""
         alone = not self.binds or job.uses_cpu or len(self.who.owners) == 1
         if alone or self.is_promised(job) or self.waited_s(job) < self.shares.patience_s:
             return False
         claim = self.claim(job)
-        return claim.any and not claim.odd
+        return bool(claim.types) or (claim.any and not claim.odd)
 
     def waited_s(self, job: Job) -> float:
         """Return how long a job has waited since it came into the queue last."""
@@ -320,13 +417,19 @@ class Rights:
         if not self.binds or heavy.uses_cpu:
             return True
         queue = self.owner(heavy).queue
-        return queue == self.owner(light).queue or self.held(queue) > self.standing(queue).whole
+        if queue != self.owner(light).queue and not self.shares.queue(queue).reclaimable:
+            return False
+        above = min(
+            self.held(queue) - self.standing(queue).whole, self.beyond_guarantee(queue, self.gpu_type_of(heavy))
+        )
+        return queue == self.owner(light).queue or above > 0
 
     # what was decided
 
     def promise(self, job: Job) -> None:
         """Note that GPUs are being freed for a waiting job: it makes no second claim, and others of its owner less."""
-        self._promised[job.id] = self.owner(job), min(job.optional, default=0) * self._value(job)
+        least = min(job.optional, default=0)
+        self._promised[job.id] = _Promise(self.owner(job), least, job.gpu_type, least * self._value(job))
         self.version += 1
 
     def is_promised(self, job: Job) -> bool:
@@ -336,16 +439,21 @@ class Rights:
         """Count a decision that was made on `snapshot`."""
         if not self.binds or not isinstance(decision, Start | Reshape | Move | Requeue):
             return
+        self.who.covered.count(snapshot, decision)
         job = snapshot.job[decision.job]
         if isinstance(decision, Start):
             self._promised.pop(job.id, None)
             for victim in decision.victims:
                 giver = snapshot.job[victim.job]
                 gone = victim.num_gpus - giver.num_gpus
+                self._by_type.count_gpus(self.owner(giver), self.gpu_type_of(giver), gone)
                 self._change(self.owner(giver), gone, gone * self._value_on(giver.node))
         count = 0 if isinstance(decision, Requeue) else decision.num_gpus
         before = job.num_gpus * self._value_on(job.node)
         after = 0.0 if isinstance(decision, Requeue) else count * self._value_on(decision.node)
+        self._by_type.count_gpus(self.owner(job), self.gpu_type_of(job), -job.num_gpus)
+        if not isinstance(decision, Requeue):
+            self._by_type.count_gpus(self.owner(job), self._gpu_types.get(decision.node, ""), count)
         self._change(self.owner(job), count - job.num_gpus, after - before)
 
     def _value_on(self, node: str | None) -> float:
@@ -355,8 +463,7 @@ class Rights:
 
     def name(self, owner: JobOwner) -> str:
         """Return words for an owner."""
-        is_one = self.shares.queue(owner.queue).owners == "shared"
-        return owner.user or (f"the jobs of queue {owner.queue}" if is_one else "the jobs without an owner")
+        return owner_in_words(self.shares, owner)
 
     def sentence(self, owner: JobOwner) -> str:
         """Say what an owner holds, is entitled to and has used lately."""
@@ -371,7 +478,7 @@ class Rights:
             text = f"{has}, {may}, and {has_used} used {its.use / 3600:.1f} GPU-hours lately{share}"
         if self.shares.queues:
             queue = self.shares.queue(owner.queue)
-            terms = f"guaranteed {queue.guaranteed}, weight {queue.weight:g}"
+            terms = f"guaranteed {queue.guarantee_in_words}, weight {queue.weight:g}"
             text += f"; queue {owner.queue} ({terms}) holds {_number_of(self.held(owner.queue))} of "
             text += _number_of(whole_queue.whole)
         return f"{text[:1].upper() if not owner.user else text[:1]}{text[1:]}."
@@ -417,11 +524,8 @@ class WaitingLine:
 
     def _key(self, owner: JobOwner) -> tuple[float, ...]:
         place, job = self._left[owner][0]
-        return (*self._rights.level(owner), -job.priority, place)
-
-
-def _limit_sentence(job: Job, who: str, has: int, limit: int) -> str:
-    return f"{job.id} waits: {who} has {has} of at most {gpus(limit)}, and it needs {min(job.optional)}."
+        not_guaranteed = not self._rights.waits_for_guarantee(job)
+        return (not_guaranteed, *self._rights.level(owner), -job.priority, place)
 
 
 def _number_of(value: float) -> str:
@@ -433,4 +537,4 @@ def _level(held: float, entitled: float) -> float:
 
 
 def _is_freeing(job: Job) -> bool:
-    return job.leased and job.num_gpus == 0 and bool(job.yields_to)
+    return job.busy and job.num_gpus == 0 and bool(job.yields_to)

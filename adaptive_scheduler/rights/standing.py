@@ -12,7 +12,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from adaptive_scheduler.rights.entitlements import Party, credit_of, divide, whole
+from adaptive_scheduler.rights.covered import CoveredGpus
+from adaptive_scheduler.rights.entitlements import Party, credit_of, divide_by_weight, round_to_gpus
+from adaptive_scheduler.rights.guarantees import TypeGuarantees
 from adaptive_scheduler.rights.owners import JobColumns, OwnerIndex, node_row, read_jobs, read_values
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot
@@ -47,12 +49,21 @@ class Standings:
     mean_value: float  # of one GPU
     gpus: Mapping[JobOwner, int]  # that each has or is promised
     held: Mapping[JobOwner, float]  # the same in standard GPUs
+    covered: CoveredGpus  # what of it is reserved for its user
+    guarantees: TypeGuarantees  # of single GPU types
     of_queue: Mapping[str, Standing] = field(default_factory=dict)
     of_owner: Mapping[JobOwner, Standing] = field(default_factory=dict)
 
+    def beside_reserved(self, owner: JobOwner) -> float:
+        """Return the standard GPUs that an owner has beside those that are reserved for its user."""
+        return self.held.get(owner, 0.0) - self.covered.units(owner)
 
-def read_owners(snapshot: ClusterSnapshot) -> Standings:
-    """Return who has jobs on GPUs, and what they have. What each is entitled to is added by `entitle`."""
+
+def read_owners(snapshot: ClusterSnapshot, now: float) -> Standings:
+    """Return who has jobs on GPUs, and what they have. What each is entitled to is added by `entitle`.
+
+    GPUs that are reserved at the time `now` are not part of the capacity.
+    """
     values = read_values(snapshot)
     index = snapshot.once(OwnerIndex, snapshot.shares, fits=OwnerIndex.is_small)
     columns = read_jobs(snapshot, index, values)
@@ -66,17 +77,21 @@ def read_owners(snapshot: ClusterSnapshot) -> Standings:
     working, idle, units, idle_units = snapshot.node_rows(node_row, values).reshape(-1, 4).sum(0).tolist()
     # What jobs have on closed nodes counts, too, while they have it.
     total = max(working, sum(count) + idle)
-    capacity = max(units, math.fsum(held) + idle_units)
+    all_units = max(units, math.fsum(held) + idle_units)
+    covered = CoveredGpus(snapshot, now, values)
+    guarantees = TypeGuarantees(snapshot, index.owners, columns, values, covered)
     return Standings(
         index=index,
         columns=columns,
         owners=tuple(names),
         numbers=tuple(numbers),
         values=values,
-        capacity=capacity,
-        mean_value=capacity / total if total else 1.0,
+        capacity=max(0.0, all_units - covered.kept_units),
+        mean_value=all_units / total if total else 1.0,
         gpus={name: round(count[number]) for name, number in zip(names, numbers, strict=True)},
         held={name: held[number] for name, number in zip(names, numbers, strict=True)},
+        covered=covered,
+        guarantees=guarantees,
     )
 
 
@@ -85,6 +100,8 @@ def entitle(snapshot: ClusterSnapshot, who: Standings) -> Standings:
     on_gpus = who.columns.owner >= 0
     sums = np.bincount(who.columns.owner[on_gpus], who.columns.demand[on_gpus]).tolist()
     demand = {name: sums[number] for name, number in zip(who.owners, who.numbers, strict=True)}
+    if who.covered:
+        demand = {name: max(0.0, wanted - who.covered.units(name)) for name, wanted in demand.items()}
     of_queue = _entitle_queues(snapshot, who, demand)
     of_owner: dict[JobOwner, Standing] = {}
     for queue in of_queue:
@@ -105,7 +122,11 @@ def _entitle_queues(snapshot: ClusterSnapshot, who: Standings, demand: Mapping[J
     wanted = {name: min(value, shares.queue(name).most * largest) for name, value in wanted.items()}
     known = wanted.keys() | shares.queues.keys() | use.keys()
     weight = {name: shares.queue(name).weight for name in known}
-    first = {name: float(shares.queue(name).guaranteed) for name in wanted}
+    first = {name: shares.queue(name).guaranteed + who.guarantees.guaranteed_units(name) for name in wanted}
+    for parent in {shares.limiting_parent(name) for name in wanted} - {""}:
+        parts = [name for name in wanted if shares.limiting_parent(name) == parent]
+        parties = {name: Party(wanted[name], first[name], weight[name]) for name in parts}
+        wanted |= divide_by_weight(shares.queue(parent).most * largest, parties)
     return _stand(wanted, weight, first, use, known, _window(snapshot, who.capacity), who.capacity, who.capacity, who)
 
 
@@ -142,8 +163,8 @@ def _stand(
     share = {name: weight[name] / all_weights if all_weights else 0.0 for name in demand}
     credit = {name: credit_of(use.get(name, 0.0), all_use, share[name], window) for name in demand}
     parties = {name: Party(demand[name], first[name], weight[name] * 2.0 ** credit[name]) for name in demand}
-    entitled = divide(capacity, parties)
-    rounded: Mapping[K, float] = entitled if who.values else whole(entitled, demand, credit, total)
+    entitled = divide_by_weight(capacity, parties)
+    rounded: Mapping[K, float] = entitled if who.values else round_to_gpus(entitled, demand, credit, total)
     return {
         name: Standing(
             demand[name], entitled[name], rounded[name], credit[name], use.get(name, 0.0), share[name] * all_use

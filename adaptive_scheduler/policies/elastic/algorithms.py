@@ -26,7 +26,7 @@ RUNNING = "elastic.running"
 
 ALIKE = 10
 """Searches for equal requests that fail before further ones wait without a search, until the table changes. Whether a
-job can start does not depend on its length."""
+job can start does not depend on its length. Owners see tables of their own, so each has one search at least."""
 
 
 def schedule_incoming(
@@ -38,13 +38,15 @@ def schedule_incoming(
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
     if why := infeasibility(snapshot, job, combined_capacity(snapshot, job, settings)):
         return Hold(job.id, explain(INCOMING, why, [], None, table.times, snapshot.profiles))
-    alike = table.refused.setdefault(_what_a_refusal_rests_on(job), [])
-    if len(alike) >= ALIKE:
+    request = _what_a_refusal_rests_on(job)
+    alike = table.refused.setdefault(request, [])
+    if alike and table.failed_searches[request] >= ALIKE:
         return Hold(job.id, explain(INCOMING, like_sentence(job, alike[-1]), [], None, table.times, snapshot.profiles))
     candidates, more = incoming_candidates(table, job)
     best = candidates[0] if candidates else None
     if best is None or best.rank == REFUSED:
         alike.append(job.id)
+        table.failed_searches[request] += 1
 
     # A job that would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):

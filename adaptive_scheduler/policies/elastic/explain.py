@@ -75,7 +75,8 @@ def hold_sentence(table: CostTable, job: Job, best: RankedCandidate | None) -> s
     kept = {n.name: n.kept_for for n in nodes_for(table.snapshot, job) if n.schedulable and n.kept_for is not None}
     known = table.snapshot.job
     words = [
-        f"node {name} is kept for {other}, which has waited {seconds(table.now - known[other].submit_s)}"
+        f"node {name} is kept for {other}"
+        + (f", which has waited {seconds(table.now - known[other].submit_s)}" if other in known else "")
         for name, other in sorted(kept.items())
     ]
     if not idle_pools(table, job):

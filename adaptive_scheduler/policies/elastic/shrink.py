@@ -292,9 +292,10 @@ def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
     if len(candidates) < LISTED:
         silent = np.flatnonzero(evaluated.ranks == REFUSED)
         hosts = {i: evaluated.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in evaluated.hosts}
-        candidates += _refused_candidates(
-            EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(candidates)
-        )
+        refused = EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts)
+        # Nobody was asked for more than is missing if somebody can give just that (G3).
+        exact = bool((evaluated.ranks < REFUSED).any()) and new.settings.over_release != "always"
+        candidates += _refused_candidates(refused, LISTED - len(candidates), exact)
     return CandidateList(candidates, len(cells.node) + len(none.node) - len(candidates))
 
 
@@ -350,8 +351,9 @@ def _on_several(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
     return EvaluatedCandidates(new, cells._replace(node=node), several)
 
 
-def _refused_candidates(evaluated: EvaluatedCandidates, most: int) -> list[RankedCandidate]:
-    """Return those with the fewest GPUs first, on nodes with many idle."""
+def _refused_candidates(evaluated: EvaluatedCandidates, most: int, exact: bool) -> list[RankedCandidate]:
+    """Return those with the fewest GPUs first, on nodes with many idle. `exact`: whether victims were only to give
+    exactly what is missing."""
     new, table, cells = evaluated.new, evaluated.table, evaluated.cells
     columns: list[Column] = [
         lambda c: new.counts[cells.at[c]],
@@ -361,15 +363,16 @@ def _refused_candidates(evaluated: EvaluatedCandidates, most: int) -> list[Ranke
         lambda c: -new.victims.gives[cells.option[c]],
     ]
     chosen = smallest(np.arange(len(cells.node)), columns, most).tolist()
-    refused = [evaluated.candidate(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
+    refused = [evaluated.candidate(cell, REFUSED, i, _why(new, cells, cell, exact)) for i, cell in enumerate(chosen)]
     return [candidate._replace(possible=False) for candidate in refused]
 
 
-def _why(new: IncomingJob, cells: _Cells, cell: int) -> str:
+def _why(new: IncomingJob, cells: _Cells, cell: int, exact: bool) -> str:
     node, count = new.table.snapshot.nodes[cells.node[cell]], new.job.optional[cells.at[cell]]
     if node.kept_for is not None:
         return f"{node.name} is kept for {node.kept_for}"
     idle = int(new.idle[cells.node[cell]])
     where = "all nodes" if new.together else node.name
     wait = f"would have to wait: {idle} of {gpus(count)} idle on {where}, "
-    return f"{wait}no running job there can give {exactly(count - idle, new.settings)}"
+    missing = f"exactly {count - idle}" if exact else exactly(count - idle, new.settings)
+    return f"{wait}no running job there can give {missing}"
