@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, TypeVar
 
-from coordinator.webhooks import NO_WEBHOOK, is_webhook
+from coordinator.webhooks import WEBHOOK_WORDS, is_webhook
 
 T = TypeVar("T")
 
@@ -88,13 +88,18 @@ class Config:
     early_initialization: bool = True
     """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
     others_seen: bool = True
-    """Whether users of a shared machine see names, owners, states and GPU counts of others' jobs."""
+    """Whether users of a shared machine, or tenants of a cluster, see names, owners, states and GPU counts of others'
+    jobs. On a cluster the default is 0."""
     other_processes: bool = True
     """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
+    pool_idle_s: float = 60.0
+    """After how long without a training the GPU of a placeholder is given back to the cluster (mode `pool`)."""
     default_owner: str = ""
     """Whose the jobs are that name no `owner`; on one machine by default the user who runs `reshape up`."""
+    queue: str = ""
+    """Volcano's queue of jobs that name none, as the launcher has it; empty: `default`."""
     shares: str = ""
     """Path of the `shares.yaml` that says which queues there are and who may use how many GPUs; empty: none. On one
     machine by default `shares.yaml` in the state folder."""
@@ -120,7 +125,7 @@ class Config:
         if self.prometheus and not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", self.prometheus):
             raise ValueError(f"prometheus must be an address such as http://HOST:9090, not {self.prometheus!r}")
         if self.notify and not is_webhook(self.notify):
-            raise ValueError(f"notify {NO_WEBHOOK}")
+            raise ValueError(f"notify must be {WEBHOOK_WORDS}")
         if self.image_repository and not IMAGE_REPOSITORY.fullmatch(self.image_repository):
             raise ValueError(
                 "image_repository must be a registry and a name without a tag, such as registry.example/trainings, "

@@ -6,7 +6,7 @@ open to it. Computed anew from each snapshot. Called by the coordinator's API se
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import min_start_gpus, nodes_for
@@ -44,12 +44,15 @@ class _Completion:
     certain: bool
 
 
-def expected_times(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, ExpectedTimes]:
-    """Return the expected times by job; none for jobs trained on CPU, which share cores. `now` as in `decide`."""
+def expected_times(
+    snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS, bound: Collection[str] = ()
+) -> dict[str, ExpectedTimes]:
+    """Return the expected times by job; none for jobs trained on CPU, which share cores. `now` as in `decide`. `bound`:
+    waiting jobs that idle GPUs do not start, such as those whose budget is used up; their start is unknown."""
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     running = [_end(world, job) for job in world.placed]
     placed = {e.job: ExpectedTimes(end_s=e.at_s) if e.certain else ExpectedTimes(guesses=(e.job,)) for e in running}
-    queue = [job for job in Queue(now, settings).in_order(world) if not job.uses_cpu]
+    queue = [job for job in Queue(now, settings).in_order(world) if not job.uses_cpu and job.id not in bound]
     return placed | dict(_starts(world, running, queue[:MOST], settings))
 
 

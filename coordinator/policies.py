@@ -7,7 +7,10 @@ by stopping and launching again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+from adaptive_scheduler.settings import DEFAULTS, Settings
 
 
 class PolicyChoice(NamedTuple):
@@ -26,3 +29,19 @@ POLICIES = {
     ),
     "default": PolicyChoice({}, {"systems": ()}),
 }
+
+
+def settings_under(name: str, settings: Settings) -> Settings:
+    """Return `settings` as they would be had the coordinator been started with the policy `name` of `POLICIES`.
+
+    A value that another policy sets goes back to its default; what an operator has set stays.
+    """
+    chosen = POLICIES[name].settings
+    others = (choice.settings for choice in POLICIES.values())
+    from_another = {
+        field
+        for choice in others
+        for field, value in choice.items()
+        if field not in chosen and getattr(settings, field) == value
+    }
+    return replace(settings, **{field: getattr(DEFAULTS, field) for field in from_another}, **chosen)

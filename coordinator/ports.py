@@ -212,6 +212,22 @@ class Platform(Protocol):
         ...
 
 
+class PodAccess(Protocol):
+    """Sets which GPUs the pods of a launch can open, by the device filters of its nodes. Idempotent.
+
+    `Transient` where a node agent does not answer, cannot do it, or has obeyed a higher generation. A pod without a
+    seat has no filter, and one that is gone needs none.
+    """
+
+    def open(self, doc: JobRow, generation: int, gpu_ids: Sequence[Sequence[str]]) -> None:
+        """Let each pod of the present launch open exactly these, by member. They are closed to all other pods first."""
+        ...
+
+    def keep(self, doc: JobRow, generation: int, gpu_ids: Sequence[str]) -> None:
+        """Close all GPUs but these to the pods of the present launch; opens none."""
+        ...
+
+
 class MeasuredNow(NamedTuple):
     """Mean use over the last `MEASURED_S` seconds."""
 

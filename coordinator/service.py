@@ -2,20 +2,39 @@
 
 Threads: one for the decision loop, several for the reconciler, one that writes batches, one that watches the store, one
 that renews the term, one that measures resource use, one that forecasts, one that tells people outside of ended jobs,
-one that removes what is too old. The
-operations for callers are in `coordinator.api.api_service`.
+one that removes what is too old. The operations for callers are in `coordinator.api.services`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from adaptive_scheduler.settings import Settings
 from coordinator.adapters.notice_sender import send
-from coordinator.api.api_service import ApiService
+from coordinator.adapters.pod_access import AgentCalls
+from coordinator.api.access import Access
+from coordinator.api.coordinator_status import CoordinatorStatus
+from coordinator.api.decided import Decided
+from coordinator.api.ended_jobs import EndedJobs
+from coordinator.api.fleet import Fleet
+from coordinator.api.history import History
+from coordinator.api.job_output import JobOutput
+from coordinator.api.job_reads import JobReads
+from coordinator.api.job_views import JobViews
+from coordinator.api.node_drains import NodeDrains
+from coordinator.api.operator_requests import OperatorRequests
+from coordinator.api.profile_tables import ProfileTables
+from coordinator.api.queue_rights import QueueRights
+from coordinator.api.reservations import Reservations
+from coordinator.api.services import Services
+from coordinator.api.signed_messages import SignedMessages
+from coordinator.api.simulations import Simulations
+from coordinator.api.slaml_requests import SlamlRequests
+from coordinator.api.submissions import Submissions
+from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.config import CLOCK_DRIFT, Config
 from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transient
 from coordinator.events.event_log import EventLog
@@ -27,16 +46,17 @@ from coordinator.forecasts.forecaster import Forecaster
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, takes_work
 from coordinator.model.tables import JobRow, plain
-from coordinator.ports import Clock, LivingLaunch, Measurements, Platform, Sidecars, Store
+from coordinator.ports import Clock, Doc, LivingLaunch, Measurements, Platform, Sidecars, Store
 from coordinator.reconcile.reconciler import Reconciler
+from coordinator.recovery.awaited_trainings import AwaitedTrainings
 from coordinator.recovery.recovery import recover, restore
 from coordinator.scheduling.loop import DecisionLoop
+from coordinator.scheduling.pool import LOOK_S as POOL_LOOK_S
 from coordinator.stores import retention
-from coordinator.stores.bootstrap import forget_node, judge_gpu, register_node
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
-from coordinator.telemetry.node_reports import found_node
+from coordinator.telemetry.inventory_writer import InventoryWriter
 from coordinator.workqueue import WorkQueue
 from sidecar.startup import log_format
 
@@ -73,10 +93,20 @@ class Coordinator:
         agent_key: bytes = b"",
         measurements: Measurements | None = None,
         traces: ReshapeTraces | None = None,
+        launcher_tells: bool = False,
+        pods_of: Callable[[JobRow], Sequence[Doc | None]] | None = None,
     ) -> None:
-        """`agent_key`: of node agents, empty without; `measurements`, `traces`: Prometheus, OpenTelemetry, if any."""
-        self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
-        self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
+        """`agent_key`: of node agents, empty without; `measurements`, `traces`: Prometheus, OpenTelemetry, if any.
+
+        `launcher_tells`: whether a launcher on a cluster tells of which trainings the store has lost the records.
+        `pods_of`: the pods of a launch by member; None where launches are no pods.
+        """
+        self.store = store
+        self.platform = platform
+        self.clock = clock
+        self.config = config
+        self.master_key = master_key
+        self.elector = elector
         self.metrics = Metrics(version)
         self.queue = WorkQueue(clock.now, lambda job_id: self.reconciler.overdue_s(job_id))
         self.cache = Cache(store, elector.continuous)
@@ -92,26 +122,95 @@ class Coordinator:
         self.notifier = Notifier(store, self.cache, clock, config, record, send)
         self.recorder.notice = self.notifier.heard
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
+        access = None if pods_of is None else AgentCalls(pods_of, self.telemetry.nodes.permits_at, agent_key)
         self.reconciler = Reconciler(
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
-            self._launch_doc, self._node_unavailable, self.telemetry.progress.last_course,
+            self._launch_doc, self._node_unavailable, self.telemetry.progress.last_course, access,
         )  # fmt: skip
         self.forecaster = Forecaster(store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics)
+        self.awaited = AwaitedTrainings(
+            store,
+            self.cache,
+            self.telemetry.reports,
+            clock,
+            config.lease_s,
+            launcher_tells,
+            self.loop.read,
+            self.recover,
+        )
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._first: Callable[[], None] = lambda: None  # what the acting one writes before all others
         self.stale = threading.Event()  # another process wrote to the store
         self.stale.set()
-        self._read_at, self._cycle_s, self._cycle_began_at = 0.0, 0.0, clock.now()  # when read; a cycle's length, begin
+        self.inventory = InventoryWriter(store, self.cache, self.telemetry, self.stale.set, self.wake.set)
+        self._read_at = 0.0  # when the store was read last
+        self._cycle_s = 0.0  # that the last cycle of the loop took
+        self._cycle_began_at = clock.now()
         self.succeeded = threading.Event()  # another coordinator acts now
         self.trouble = STARTING  # empty after a cycle without an error
-        self.api = ApiService(
-            store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
-            agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
-            forecaster=self.forecaster, event_log=self.event_log, metrics=self.metrics, read_store=self.look,
-            notify=self._notify, trouble=lambda: self.trouble, unanswered=self.reconciler.unanswered,
-            succeeded=self.succeeded.is_set,
-        )  # fmt: skip
+        self.services = self._make_services(sidecars, agent_key)
+
+    def _make_services(self, sidecars: Sidecars, agent_key: bytes) -> Services:
+        """Make what the HTTP handlers call."""
+        store = self.store
+        cache = self.cache
+        clock = self.clock
+        loop = self.loop
+        ended = EndedJobs(store, self.event_log, clock)
+        access = Access(cache, ended, self.event_log, loop, self.config)
+        decided = Decided(store, cache, self.config.keep)
+        job_views = JobViews(cache, self.telemetry, loop, self.forecaster, clock, self.reconciler.unanswered)
+        operator = OperatorRequests(
+            access,
+            cache,
+            sidecars,
+            self.telemetry,
+            clock,
+            self.config,
+            self.master_key,
+            job_views,
+            self.look,
+            self._notify,
+            lambda: loop.queue_shares.shares,
+        )
+        reservations = Reservations(access, store, loop, clock, self.look)
+        rights = QueueRights(access, cache, loop, clock, self.look)
+        fleet = Fleet(access, cache, self.telemetry, loop, self.forecaster, reservations.users_of_idle_gpus)
+        status = CoordinatorStatus(
+            self.elector, cache, loop, self.metrics, clock, rights.shares, fleet.gpus, lambda: self.trouble
+        )
+        messages = SignedMessages(
+            cache,
+            self.telemetry,
+            self.metrics,
+            clock,
+            self.config,
+            self.master_key,
+            agent_key,
+            status.acts,
+            self.succeeded.is_set,
+            self._notify,
+            loop.node_load_of,
+            operator.request,
+        )
+        return Services(
+            submissions=Submissions(access, store, cache, loop, job_views, self.look),
+            operator=operator,
+            drains=NodeDrains(access, store, cache, reservations, self.look),
+            reservations=reservations,
+            slamls=SlamlRequests(access, store, clock, self.config.many_pods, self.look),
+            jobs=JobReads(access, store, cache, clock, loop, self.telemetry.progress, job_views, ended, decided),
+            output=JobOutput(access, self.platform),
+            fleet=fleet,
+            history=History(access, self.event_log, decided),
+            rights=rights,
+            profiles=ProfileTables(access, store, self.telemetry.estimator, self.look),
+            simulations=Simulations(access, cache, clock, loop, self.forecaster, self.event_log, ended),
+            status=status,
+            messages=messages,
+            extender=VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of),
+        )
 
     def _launch_doc(self, job: JobRecord) -> JobRow:
         """The job document for the platform; on emulated GPUs with the speed to emulate."""
@@ -178,6 +277,7 @@ class Coordinator:
             "gpus": [plain(gpu.doc) for gpu in self.cache.gpus().values()],
             "nodes": [plain(node) for node in self.loop.inputs.nodes.values()],
             "queues": [plain(queue) for queue in self.loop.queues.values()],
+            "reservations": list(self.loop.reservations),
         }
         heard = [
             LivingLaunch(job.id, job.uid, beat.launch, beat.shim)
@@ -236,6 +336,8 @@ class Coordinator:
     def _pause_s(self) -> float:
         """Seconds until the next cycle unless woken; a store that does not answer is polled no faster."""
         longest_s = min(self.config.poll_s, self.config.term_s / 3)
+        if self.loop.pool.active:  # others may wait for GPUs
+            longest_s = min(longest_s, POOL_LOOK_S)
         if self.trouble:
             return longest_s
         rest_s = max(MIN_PAUSE_S, self._cycle_s)  # with a core for turns alone, half of it is left to heartbeats
@@ -263,15 +365,19 @@ class Coordinator:
             if self.elector.rewound:
                 log.warning("The store was emptied or replaced by an older one; what is known is written back.")
                 self.recover()
-            self._register_nodes()
-            self._mark_faulty_gpus()
-            self._forget_nodes()
+            self.inventory.register_nodes()
+            self.inventory.mark_faulty_gpus()
+            self.inventory.forget_nodes(self.loop.inputs.nodes)
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
                 self.stale.clear()
                 self._read_at = began
-            self.loop.tick(read)
-            if read:
+                knows = self.awaited.all_are_known()
+            else:
+                knows = not self.awaited.waits
+            if knows:
+                self.loop.tick(read)
+            if read and knows:
                 self.telemetry.nodes.stored(self.loop.inputs.nodes)
             if self.trouble not in ("", STARTING):
                 log.info("The coordinator works again; before: %s", self.trouble)
@@ -307,39 +413,6 @@ class Coordinator:
             if job.operation is not None or job.cancel or job.state in s.ENDED:
                 self.queue.add(job.id)
 
-    def _register_nodes(self) -> None:
-        """Write inventories reported by node agents that are not in the store, or not any more."""
-        for name, report in self.telemetry.nodes.changed().items():
-            try:
-                register_node(self.store, found_node(name, report))
-            except Conflict:  # a GPU was changed meanwhile
-                self.wake.set()
-                continue
-            self.telemetry.nodes.written(name, report)
-            self.stale.set()
-
-    def _mark_faulty_gpus(self) -> None:
-        """Write which GPUs have fallen sick under a training, so that nothing more goes there, or are well again."""
-        for gpu_id, problem in self.telemetry.gpu_faults.changed().items():
-            try:
-                judge_gpu(self.store, gpu_id, problem)
-            except Conflict:  # changed meanwhile
-                self.wake.set()
-                continue
-            log.warning("GPU %s %s", gpu_id, f"is faulty: {problem}" if problem else "works again")
-            self.telemetry.gpu_faults.written(gpu_id, problem)
-            self.stale.set()
-
-    def _forget_nodes(self) -> None:
-        """Delete nodes that are gone, so that a cluster that scales itself does not collect them."""
-        for name in self.telemetry.nodes.gone(self.loop.inputs.nodes):
-            if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.cache.gpus().values()):
-                continue
-            with suppress(Conflict):  # changed meanwhile
-                forget_node(self.store, name)
-                self.telemetry.nodes.forget(name)
-            self.stale.set()
-
     def _consumer(self) -> None:
         while (job_id := self.queue.next()) is not None:
             try:
@@ -350,7 +423,7 @@ class Coordinator:
             self.telemetry.give_way()
 
     def _reconcile(self, job_id: str) -> None:
-        if not self.elector.leads or self.elector.rewound:  # once mended, all are looked at
+        if not self.elector.leads or self.elector.rewound or self.awaited.waits:  # once mended, all are looked at
             return
         try:
             wait = self.reconciler.reconcile(job_id)
@@ -394,6 +467,7 @@ class Coordinator:
                     self.telemetry.flush(self.elector.leads)
                 if self.elector.leads:
                     self.loop.accounts.flush_if_due()
+                    self.telemetry.gpu_use.flush_if_due()
                 trouble = ""
             except ReshapeError as error:
                 if str(error) != trouble:
@@ -419,7 +493,8 @@ class Coordinator:
                 watch.look()
                 if self.clock.now() >= prune_at:
                     prune_at = self.clock.now() + PRUNE_S
-                    removed = retention.prune(self.store, self.config.keep, self.clock.wall(), watch.steady())
+                    wall = self.clock.wall()
+                    removed = retention.prune(self.store, self.config.keep, wall, watch.steady(), watch.doubted())
                     log.info("removed what was too old: %s", removed)
             except ReshapeError as error:
                 log.info("what is too old stays for now: %s", error)
@@ -430,6 +505,7 @@ class Coordinator:
         self.event_log.flush()
         if self.elector.leads:
             self.loop.accounts.flush()
+            self.telemetry.gpu_use.flush()
         self.telemetry.flush(self.elector.leads)  # else the newest reports are another one's
 
     def _watcher(self) -> None:

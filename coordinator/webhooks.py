@@ -9,8 +9,8 @@ import re
 from urllib.parse import urlsplit
 
 WEBHOOK = re.compile(r"https?://[^\s@\\/?#]+(?:[/?#][^\s\\]*)?", re.ASCII)
-NO_WEBHOOK = (
-    "must be the address of a webhook, http://HOST/... or https://HOST/..., without a user or password before the host"
+WEBHOOK_WORDS = (
+    "the address of a webhook, http://HOST/... or https://HOST/..., without a user or password before the host"
 )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from coordinator.caller import Caller
+from coordinator.caller import UnixUser
 
 ADMINS = "reshape-admin"  # the group whose members may do everything
 LASTS_S = 5.0
@@ -60,9 +60,9 @@ class Callers:
         """`others_seen`: whether users see names and GPU counts of others' jobs."""
         self._others_seen = others_seen
         self._lock = threading.Lock()
-        self._known: dict[int, tuple[float, Caller | None]] = {}
+        self._known: dict[int, tuple[float, UnixUser | None]] = {}
 
-    def caller(self, uid: int) -> Caller | None:
+    def caller(self, uid: int) -> UnixUser | None:
         """Return who calls; None for a uid without an account, who may nothing."""
         now = time.monotonic()
         with self._lock:
@@ -70,7 +70,7 @@ class Callers:
         if now < at + LASTS_S:
             return found
         account = account_of(uid) if uid != UNKNOWN else None
-        found = account and Caller(account.uid, account.name, administers(account), self._others_seen)
+        found = account and UnixUser(account.name, administers(account), self._others_seen, account.uid)
         with self._lock:
             if len(self._known) >= MOST:
                 self._known.clear()

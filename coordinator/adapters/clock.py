@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from reshape_hooks.plain import boot_id
 
@@ -31,6 +34,20 @@ def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         return str(value)
 
 
-def zone_minutes() -> int:
-    """Return the minutes by which local time is ahead of UTC now."""
-    return time.localtime().tm_gmtoff // 60
+def time_in_zone(zone: str) -> Callable[[float], str]:
+    """Return what formats seconds since 1970 as `local_time` does, in a zone such as Europe/Berlin.
+
+    In this machine's zone if it knows none of that name.
+    """
+    try:
+        known = ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):  # KeyError: not found; ValueError: a name that leaves the folder of zones
+        return local_time
+
+    def formatted(value: float) -> str:
+        try:
+            return datetime.fromtimestamp(value, known).strftime("%Y-%m-%d %H:%M:%S")
+        except (OverflowError, ValueError, OSError):
+            return str(value)
+
+    return formatted

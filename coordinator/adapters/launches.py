@@ -100,13 +100,20 @@ class Launches:
         return None if why is None or found.get("failure") is not None else str(why)
 
     def remove(self, doc: JobRow) -> None:
-        """Request the removal of a launch, even one never requested: a late request must not bring it up."""
+        """Request the removal of a launch, even one never requested: a late request must not bring it up.
+
+        `moved` is written if the job leaves this launch to train elsewhere.
+        """
+        job = JobRecord(doc)
+        wanted: LaunchChanges = {"wanted": "remove"}
+        if job.operation is not None and job.operation.leaves == job.launch:
+            wanted["moved"] = True
         for _ in range(TRIES):
             found = self._found(doc)
             if found is None:
                 if self._insert(doc, {"wanted": "remove", "doc": doc, "gone": True}):
                     return
-            elif found.get("wanted") == "remove" or self._change(found, {"wanted": "remove"}):
+            elif found.get("wanted") == "remove" or self._change(found, wanted):
                 return
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
@@ -154,6 +161,11 @@ class Launches:
         """Name, namespace and node of each pod of the present launch that is known."""
         found = self._found(doc) or {}
         return [pod for pod in found.get("pods") or [found.get("pod")] if pod]
+
+    def pods_by_member(self, doc: JobRow) -> list[Doc | None]:
+        """Return the pod of each member of the present launch, as the launcher recorded it; None where it has not."""
+        found = self._found(doc) or {}
+        return list(found.get("pods") or [found.get("pod")])
 
     def all_pods(self) -> list[LaunchedPod]:
         """The pods of all launches that have a node, in one reading of the store."""

@@ -62,7 +62,7 @@ class HttpSidecars:
             HEADER_JOB: job, HEADER_LAUNCH: str(launch), HEADER_SIGNATURE: sign(key, "POST", path, body),
             "Content-Type": "application/json",
         }  # fmt: skip
-        status, answer, signature = _ask(url, path, body, headers)
+        status, answer, signature = ask(url, path, body, headers)
         if status == 409:
             raise Conflict(f"the sidecar of job {job} has seen a higher generation: {_text(answer)}")
         if status in (502, 503, 504):
@@ -77,7 +77,8 @@ class HttpSidecars:
             raise Transient(f"the answer of job {job}'s sidecar cannot be read: {error}") from None
 
 
-def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
+def ask(url: str, path: str, body: bytes, headers: dict[str, str], who: str = "sidecar") -> tuple[int, bytes, str]:
+    """Return status, body and signature of the answer to a `POST`. `Transient` if there is none."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_S)
     watch = threading.Timer(WHOLE_S, _hang_up, (connection,))
@@ -88,7 +89,7 @@ def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int
         response = connection.getresponse()
         return response.status, response.read(ANSWER_MAX), response.getheader(HEADER_SIGNATURE) or ""
     except (OSError, http.client.HTTPException) as error:
-        raise Transient(f"the sidecar at {url} does not answer: {error or type(error).__name__}") from None
+        raise Transient(f"the {who} at {url} does not answer: {error or type(error).__name__}") from None
     finally:
         watch.cancel()
         connection.close()

@@ -1,6 +1,6 @@
 """Reads decisions for callers: those about a job, one by its id, each with its receipt.
 
-Called by `coordinator.api.api_service.ApiService`, from any thread.
+Called by the services `History` and `JobReads`, from any thread.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Decided:
 
 def missing(job_id: str, keep: Keep) -> Rejected:
     """The answer about a job that is not in the store: it may have ended so long ago that it was removed."""
-    kept = f"of those that have ended {keep} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
-    return Rejected(f"There is no job {job_id!r}; {kept}.", 404)
+    kept = f"Of those that have ended, {keep} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
+    return Rejected(f"There is no job {job_id!r}; `reshape jobs -a` lists all. {kept}.", 404)
 
 
 def _since(decision: Doc, job: JobRecord) -> bool:

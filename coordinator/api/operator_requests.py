@@ -1,29 +1,35 @@
-"""Takes what operators ask of jobs and nodes, and records each request as a decision with its reason.
+"""Takes what operators ask of jobs, and records each request as a decision with its reason.
 
-Counts and suspensions are written into the job and drains into the node; the decision loop carries them out. A request
-that would lose work is refused with the way to insist, where there is one. Used by `ApiService`.
+Counts and suspensions are written into the job; the decision loop carries them out. A request that would lose work is
+refused with the way to insist, where there is one.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
-from coordinator.api.decided import missing
-from coordinator.caller import Caller
+from adaptive_scheduler.rights.limits import binding_limit, count_held, most_gpus_of
+from adaptive_scheduler.shares import Shares
+from coordinator.api.access import Access, UserService
+from coordinator.api.job_views import JobViews
+from coordinator.caller import JobRight
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import resumption
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.model.tables import JobChanges, NodeChanges
+from coordinator.model.schema.field_types import is_of_type, must_be
+from coordinator.model.schema.job_fields import FIELDS
+from coordinator.model.tables import JobChanges
 from coordinator.ports import Clock, Sidecars
 from coordinator.scheduling.dependencies import dependency_ids
+from coordinator.scheduling.snapshot_jobs import held_gpus
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from sidecar.protocol import CheckpointCall, command_id, launch_key
@@ -36,58 +42,45 @@ TRIES = 20
 INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
 
 
-class OperatorRequests:
+class OperatorRequests(UserService):
     """Thread-safe."""
 
     def __init__(
         self,
+        access: Access,
         cache: Cache,
         sidecars: Sidecars,
         telemetry: Telemetry,
         clock: Clock,
         config: Config,
         master_key: bytes,
+        views: JobViews,
         read_store: Callable[[], None],
         notify: Callable[[str | None], None],
+        shares: Callable[[], Shares],
     ) -> None:
-        """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job."""
-        self._cache, self._sidecars, self._telemetry, self._clock = cache, sidecars, telemetry, clock
-        self._config, self._master_key = config, master_key
-        self._read_store, self._notify = read_store, notify
-        self._caller: Caller | None = None  # of a shared machine: whose rights hold
+        """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job; `shares` returns
+        those in force."""
+        super().__init__(access)
+        self._cache = cache
+        self._sidecars = sidecars
+        self._telemetry = telemetry
+        self._clock = clock
+        self._config = config
+        self._master_key = master_key
+        self._views = views
+        self._read_store = read_store
+        self._notify = notify
+        self._shares = shares
 
-    def of_caller(self, caller: Caller) -> OperatorRequests:
-        """Return the same for one user of a shared machine: changes what that user may, and notes who it was."""
-        restricted = copy.copy(self)
-        restricted._caller = caller
-        return restricted
+    def cancel(self, job_id: str) -> View:
+        """Ask for a job to be stopped; returns at once with its view."""
+        view = self._views.view(self._cancel(job_id), self.access)
+        return self._noted("cancel", job_id, view)
 
-    def find(self, job_id: str) -> JobRecord:
-        job = self._cache.find(job_id)
-        if job is None:
-            raise self.missing(job_id)
-        return job
-
-    def missing(self, job_id: str) -> Rejected:
-        """The answer about a job that is not in the store, or that the caller may know nothing of."""
-        return missing(job_id, self._config.keep)
-
-    def find_own(self, job_id: str) -> JobRecord:
-        """The same, for what only its owner and administrators may; `Rejected` with status 403 for others.
-
-        Whoever changes a job goes on with this very record, by compare-and-set: its name may be another user's job at
-        the next look.
-        """
-        job = self.find(job_id)
-        if self._caller is not None:
-            if not self._caller.sees(job):
-                raise self.missing(job_id)
-            self._caller.require(job)
-        return job
-
-    def cancel(self, job_id: str) -> JobRecord:
+    def _cancel(self, job_id: str) -> JobRecord:
         for _ in range(TRIES):
-            job = self.find_own(job_id)
+            job = self.access.find_operated(job_id, "end")
             if job.state in s.ENDED:
                 return job
             ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
@@ -97,92 +90,105 @@ class OperatorRequests:
             except Conflict:  # intake may have accepted it meanwhile: read it again
                 continue
             if self._caller is not None:
-                self._note(f"{job.id}-c{job.doc.get('version')}", job, "cancel", f"{self._who()} cancelled it.")
+                self._note(f"{job.id}-c{job.doc.get('version')}", job, "cancel", f"{self.access.who} cancelled it.")
             self._notify(job.id)
             self._read_store()
             return job
         raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
-    def find_ended(self, job_id: str) -> JobRecord:
-        """The newest job of that name; `Rejected` with status 409 while it has not ended."""
-        job = self.find_own(job_id)
-        if not job.doc.get("closed"):
-            raise Rejected(f"Job {job_id} has not ended: cancel it first, or wait until it has let everything go.", 409)
-        return job
-
     def remove(self, job_id: str) -> View:
         """Remove a job that has ended from the store; its decisions and events go with age."""
-        job = self.find_ended(job_id)
+        job = self.access.find_ended(job_id, "end")
         if any(job.id in dependency_ids(other.doc) for other in self._cache.jobs().values()):
             raise Rejected(f"Job {job_id} stays: another job that has not ended depends on it.", 409)
         self._cache.store.delete("jobs", job.key, {"closed": True})
-        return {"job_id": job.raw_id}
+        return self._noted("remove", job_id, {"job_id": job.raw_id})
 
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         """Take a request for a GPU count or a signal; returns its decision id. `force`: even if work is lost."""
+        return self._noted(signal or "reshape", job_id, self._request(job_id, gpus, signal, force))
+
+    def _request(self, job_id: str, gpus: int | None, signal: str | None, force: bool) -> View:
+        if signal == "stop":
+            return self._stop(self._open(job_id, "end"), force)
         if signal is not None:
-            job = self._open(job_id)
-            return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
+            return self._signal(self._open(job_id), signal)
         return self._written(job_id, lambda: self._resize(self._open(job_id), gpus, force))
 
     def _resize(self, job: JobRecord, gpus: int | None, force: bool) -> View:
         if gpus is not None and gpus not in job.optional:
             counts = " or ".join([*map(str, job.optional[:-1]), count_of(job.optional[-1])])
             raise Rejected(f"Job {job.id} can run on {counts}, not on {gpus}.")
+        if gpus is not None and (why := self._beyond_limit(job, gpus)):
+            raise Rejected(why, 409)
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
         if loses and not force:
             raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
-        gave_back = f"{self._who()} gave the GPU count back to the scheduler."
-        asked = f"{self._who()} asked for {count_of(gpus)}." if gpus else gave_back
+        gave_back = f"{self.access.who} gave the GPU count back to the scheduler."
+        asked = f"{self.access.who} asked for {count_of(gpus)}." if gpus else gave_back
         agreed: JobChanges = {"code_agreed": job.generation}  # a stop after which it runs its code as it is now
         return self._wish(job, {"wanted": gpus, "forced": True if loses else None, **agreed}, asked)
 
+    def _beyond_limit(self, job: JobRecord, count: int) -> str:
+        """Return why the limits of its queue forbid a job so many GPUs, as a sentence; empty if they do not.
+
+        One that waits may ask for what others of its queue have now: it waits for that.
+        """
+        shares = self._shares()
+        owner = shares.owner_of(*self.access.named_owner(job))
+        has = len(held_gpus(job))
+        if count <= has or most_gpus_of(shares, owner) == math.inf:
+            return ""
+        others = [one for one in self._cache.jobs().values() if one.id != job.id] if has else []
+        owners = [(shares.owner_of(*self.access.named_owner(one)), len(held_gpus(one))) for one in others]
+        reached = binding_limit(shares, owner, count_held(shares, owners), count)
+        if reached is None:
+            return ""
+        beside = f" beside job {job.id}" if has else ""
+        return f"Job {job.id} cannot have {count_of(count)}: {reached.words}{beside}. Ask for fewer."
+
     def suspend(self, job_id: str) -> View:
         """Let a job save, give all its GPUs up and wait until it is resumed; a waiting one is not started."""
-        return self._written(job_id, lambda: self._suspend(self._open(job_id)))
+        done = self._written(job_id, lambda: self._suspend(self._still_open(self.access.find_operated(job_id))))
+        return self._noted("suspend", job_id, done)
 
     def _suspend(self, job: JobRecord) -> View:
         lasting = self._config.checkpoints_last or bool(job.doc.get("checkpoint_claim"))
         if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
             raise Rejected(why, 409)
         agreed: JobChanges = {"code_agreed": job.generation, "unfrozen": None}  # it may be tried again
-        return self._wish(job, {"suspended": True, **agreed}, f"{self._who()} suspended it.")
+        return self._wish(job, {"suspended": True, **agreed}, f"{self.access.who} suspended it.")
 
     def resume(self, job_id: str) -> View:
         """Let a suspended or held job start again."""
-        return self._written(job_id, lambda: self._resume(self._open(job_id)))
+        done = self._written(job_id, lambda: self._resume(self._still_open(self.access.find_operated(job_id))))
+        return self._noted("resume", job_id, done)
 
     def _resume(self, job: JobRecord) -> View:
         if not (job.suspended or job.held):
             raise Rejected(f"Job {job.id} is not suspended: there is nothing to resume.", 409)
-        return self._wish(job, {"suspended": None, "held": None}, f"{self._who()} resumed it.")
+        # What others owe to one that has waited long counts from now on.
+        queued: JobChanges = {"queued_ts": self._clock.wall()} if job.state == s.SUBMITTED else {}
+        return self._wish(job, {"suspended": None, "held": None, **queued}, f"{self.access.who} resumed it.")
 
-    def drain(self, node: str, drained: bool) -> View:
-        """Let a node take no new work and its jobs leave where they can, or take work again.
+    def set_priority(self, job_id: str, priority: int) -> View:
+        """Change the order of a job among those of its owner."""
+        kind = FIELDS["priority"].kind
+        if not is_of_type(priority, kind):
+            raise Rejected(f"{must_be('priority', kind, priority)}.")
+        asked = f"{self.access.who} set its priority to {priority}."
+        done = self._written(
+            job_id,
+            lambda: self._wish(self._still_open(self.access.find_operated(job_id)), {"priority": priority}, asked),
+        )
+        return self._noted("priority", job_id, done)
 
-        `jobs`: those that have something of it now, each with the reason why it stays to its end (`stays`), or null.
-        """
-        if self._caller is not None:
-            self._caller.require_admin("drain nodes")
-        changes: NodeChanges = {"drained": drained}
-        try:
-            self._cache.store.update("nodes", node, {}, changes)
-        except Conflict:
-            raise Rejected(f"There is no node {node!r}; `reshape nodes` lists all.", 404) from None
-        log.info("%s %s node %s", self._who(), "drains" if drained else "gave work back to", node)
-        self._read_store()
-        there = {gpu.held_by for gpu in self._cache.gpus().values() if gpu.node == node}
-        jobs = [j for j in self._cache.jobs().values() if j.state in s.LAUNCHED and (j.id in there or j.node == node)]
-        views = [
-            {"job_id": job.raw_id, "num_gpus": len(job.gpu_ids), "stays": resumption.rigidity_reason(job) or None}
-            for job in sorted(jobs, key=lambda j: (j.submit_ts, j.id))
-        ]
-        return {"node": node, "drained": drained, "jobs": views}
+    def _open(self, job_id: str, right: JobRight = "change") -> JobRecord:
+        return self._still_open(self.access.find_own(job_id, right))
 
-    def _open(self, job_id: str) -> JobRecord:
-        job = self.find_own(job_id)
+    def _still_open(self, job: JobRecord) -> JobRecord:
         if job.state in s.ENDED or not job.accepted:
-            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
+            raise Rejected(f"Job {job.id} is {job.state}: there is nothing to change.", 409)
         return job
 
     def _written(self, job_id: str, attempt: Callable[[], View]) -> View:
@@ -226,7 +232,7 @@ class OperatorRequests:
                 self._sidecars.checkpoint(url, key, job.id, job.launch, call)
         except (Conflict, Fatal) as refused:
             raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
-        self._note(decision_id, job, "signal", f"{self._who()} asked for a checkpoint.")
+        self._note(decision_id, job, "signal", f"{self.access.who} asked for a checkpoint.")
         return {"decision_id": decision_id}
 
     def _stop(self, job: JobRecord, force: bool) -> View:
@@ -234,12 +240,14 @@ class OperatorRequests:
         if resumption.rigid(job) and not force:
             raise Rejected(resumption.refuse_stop(job), 409)
         decision_id = f"{job.id}-e{job.doc.get('version')}"
-        self._note(decision_id, job, "signal", f"{self._who()} asked its training to save and end.")
-        self.cancel(job.id)
+        self._note(decision_id, job, "signal", f"{self.access.who} asked its training to save and end.")
+        self._cancel(job.id)
         return {"decision_id": decision_id}
 
-    def _who(self) -> str:
-        return f"User {self._caller.name}" if self._caller is not None else "An operator"
+    def _noted(self, verb: str, job_id: str, answer: View) -> View:
+        """Note who has changed a job; returns the answer."""
+        self.access.note_change(verb, job_id, job_id)
+        return answer
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
         """Store a decision that an operator made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,17 +15,30 @@ from coordinator.events.metrics import Metrics
 from coordinator.model import requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.ports import Clock
+from coordinator.ports import Clock, moment_of
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad
-from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, OperatorRequest, launch_key, sign, signed
+from sidecar.protocol import (
+    VERSION,
+    Heartbeat,
+    HeartbeatReply,
+    NodeReply,
+    NodeReport,
+    OperatorRequest,
+    launch_key,
+    sign,
+    signed,
+)
+
+log = logging.getLogger(__name__)
 
 NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,399}")
 HERE = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 KIND = re.compile(r"[ -~]{1,128}")
 MOST_GPUS = 1024  # of one node
+MOST_PROTOCOLS = 16  # that are said: a sender may name any number
 
 T = TypeVar("T")
 
@@ -57,17 +71,24 @@ class SignedMessages:
 
         `request` carries out an operator's request and returns its decision id.
         """
-        self._cache, self._telemetry, self._metrics, self._clock, self._config = (
-            cache,
-            telemetry,
-            metrics,
-            clock,
-            config,
-        )
-        self._master_key, self._agent_key, self._leads, self._notify = master_key, agent_key, leads, notify
-        self._node_load, self._request = node_load, request
+        self._cache = cache
+        self._telemetry = telemetry
+        self._metrics = metrics
+        self._clock = clock
+        self._config = config
+        self._master_key = master_key
+        self._agent_key = agent_key
+        self._leads = leads
         self._succeeded = succeeded
+        self._notify = notify
+        self._node_load = node_load
+        self._request = request
         self._request_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
+        self._protocols_said: set[tuple[str, int]] = set()
+
+    def knows(self, job_id: str) -> bool:
+        """Return whether `heartbeat` of this job needs no store, so that it may be called on the server's thread."""
+        return self._cache.job(job_id) is not None
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Take a heartbeat; the reply renews the lease, or says that the launch must end."""
@@ -75,6 +96,7 @@ class SignedMessages:
         beat = _decode(raw, HEARTBEAT)
         if beat.job_id != job_id or beat.launch != launch:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
+        self._compare_protocol("Sidecars", beat.version)
         if job.doc.get("owner_uid") is not None:
             beat = self._of_user(job, beat)
         acts = self._leads()
@@ -83,7 +105,8 @@ class SignedMessages:
         if self._cache.read_number is None:  # the row that was found may be damaged, which only a reading repairs
             raise Transient("This coordinator has not read its store yet; try again.")
         known = self._hear(job, beat) if acts else self._hear_only(job, beat)
-        config, (limit, limit_s) = self._config, job.limit_left(self._clock.wall())
+        config = self._config
+        limit, limit_s = job.limit_left(moment_of(self._clock))
         reply = msgspec.json.encode(
             HeartbeatReply(
                 seq=beat.seq,
@@ -96,6 +119,22 @@ class SignedMessages:
             )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _compare_protocol(self, who: str, version: int) -> None:
+        """Say once that senders speak another version of the protocol, as where only a part was upgraded."""
+        if version == VERSION or (who, version) in self._protocols_said or len(self._protocols_said) >= MOST_PROTOCOLS:
+            return
+        self._protocols_said.add((who, version))
+        older, newer = ("they are", "this coordinator") if version < VERSION else ("this coordinator is", "they")
+        log.warning(
+            "%s report by version %d of the protocol, and this coordinator knows version %d: %s older than %s. What "
+            "only one of them knows is lost; install one version of all (docs/explanation/versions.md)",
+            who,
+            version,
+            VERSION,
+            older,
+            newer,
+        )
 
     def _of_user(self, job: JobRecord, beat: Heartbeat) -> Heartbeat:
         """Return what may be believed of a heartbeat on a shared machine, where a job's user can send any.
@@ -155,7 +194,7 @@ class SignedMessages:
         answer = msgspec.json.encode(self._request(job_id, request.gpus, request.signal, request.force))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 
-    def node(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+    def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Take a node agent's report. `path` is the address as it was signed, which names the node."""
         key = self._agent_key
         if not key or not signed(key, "POST", path, raw, signature):
@@ -163,6 +202,7 @@ class SignedMessages:
         if not NODE.fullmatch(name):
             raise Rejected("A node's name has up to 253 letters, digits, dots and dashes.")
         report = _decode(raw, REPORT)
+        self._compare_protocol("Node agents", report.version)
         if not self._leads():
             raise Transient("This coordinator does not act now.")
         if problem := self._unfit(name, report):

@@ -43,6 +43,8 @@ def snapshot_view(
         "silent_s": dict(silent_s),
         "shares": msgspec.to_builtins(snapshot.shares),
         "used": [[*owner, use] for owner, use in snapshot.used.items()],
+        "spent": dict(snapshot.spent),
+        "reservations": msgspec.to_builtins(snapshot.reservations),
     }
 
 

@@ -29,7 +29,7 @@ SHOWN: tuple[JobField, ...] = (
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
     "target_top5", "time_limit", "owner", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic",
-    "resumes", "lost",
+    "resumes", "lost", "weight",
 )  # fmt: skip
 SEEN_BY_ALL = frozenset(
     {
@@ -153,8 +153,20 @@ def no_report(job: JobRecord, view: View, silent_s: float) -> View:
     return {"message": f"not heard from for {silent_s:.0f} s: it may train on, and what is shown is old; {where}"}
 
 
+AGENT_WAITS = {
+    "open": "its GPUs have not been opened to its pod",
+    "close": "GPUs stay where they are, as they have not been closed to the pod that gives them up,",
+}
+LOOK_AT_AGENT = "look at the agent of that node: `reshape doctor` says whether it runs and what it lacks"
+
+
 def no_answer(view: View, command: str, for_s: float, why: str) -> View:
-    """The message of a job whose sidecar does not answer a command, `start` or `stop`."""
+    """The message of a job whose sidecar does not answer a command, `start` or `stop`, or that waits for the agent of a
+    node, which is to `open` GPUs to its pod, or to `close` those that change hands."""
+    if command in AGENT_WAITS:
+        return {
+            "message": f"{AGENT_WAITS[command]} for {for_s:.0f} s, and this is tried again ({why}); {LOOK_AT_AGENT}"
+        }
     where = _where_to_look(view)
     return {"message": f"could not be told to {command} for {for_s:.0f} s, and is told again ({why}); {where}"}
 
@@ -298,8 +310,11 @@ READINGS = ("utilisation", "memory_used", "memory_own", "memory_others")  # of a
 
 def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:
     doc = gpu.doc
-    view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
-    view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
+    view: View = {
+        "gpu_id": doc.get("gpu_id", gpu.id),
+        **{f: doc.get(f) for f in ("node", "index", "gpu_type", "state")},
+    }
+    view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")} | {"kept_for": None}
     view |= {"problem": doc.get("problem") or doc.get("others") or None, "emulated": bool(doc.get("emulated"))}
     view |= dict.fromkeys(READINGS)
     if reading is not None:

@@ -1,7 +1,7 @@
 """Answers Volcano's scheduler, which calls through its `extender` plugin. No I/O.
 
 Promises: answers from memory and reads only the fields that matter; abstains on jobs that are not ours, so that
-Volcano and its other plugins decide alone. Called by `ApiService.extend` with the body as Volcano sent it. Field names
+Volcano and its other plugins decide alone. Called by `ExtenderHandler` with the body as Volcano sent it. Field names
 without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10 and 1.15).
 
 jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier without a -1, a 1 skips all later tiers.

@@ -20,6 +20,7 @@ TEXTS = {
     "time_limit": "time_limit",
     "gpu_type": "gpu_type",
     "image": "image",
+    "namespace": "namespace",
 }
 
 

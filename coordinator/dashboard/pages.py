@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from calendar import timegm
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from time import strptime
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from tornado.escape import xhtml_escape
 from tornado.template import Loader
 
 from coordinator.dashboard import pictures, rows, words
@@ -28,12 +33,14 @@ View = dict[str, Any]
 Query = Mapping[str, str]
 Moment = Callable[[float], str]
 
+CODE = re.compile(r"`([^`\n]+)`")
 TEMPLATES = Path(__file__).with_name("templates")
 CURVE_STYLE = Path(__file__).parent / "static" / "curve.css"  # of pages, and of a picture that stands alone
 JOBS_PER_PAGE = 200
 NODES_PER_PAGE = 50
 NODES_ON_MAP = 250
 QUEUE_READ, QUEUE_SHOWN, LATEST_SHOWN = 100, 8, 6  # beside the fleet: jobs that wait, decisions
+IN_HEAD = {"job", "state", "owner", "progress", "starts", "ends"}  # facts that the head of a job's page tells
 GROUPS = {"running": "Running", "waiting": "Waiting", "ended": "Ended", "refused": "Not accepted"}
 GPUS_PER_PAGE = 64  # in the timeline
 AHEAD = 0.5  # of the time that the timeline shows, as much of the forecast
@@ -41,6 +48,10 @@ DECISIONS_PER_PAGE = 40
 LONG = 30 * 1024  # letters of output, from which its first line may be a part of one
 LATEST = 12  # decisions on the page of a job
 EVENTS = 60  # there, too
+# Time that the timeline shows.
+SHORTEST_S = 10.0
+LONGEST_S = 7 * 86400.0
+TIME = "%Y-%m-%d %H:%M:%S"
 WINDOWS = {"10": "10 minutes", "60": "an hour", "360": "6 hours", "1440": "a day"}
 TABS = (
     ("/", "Fleet"),
@@ -52,13 +63,13 @@ TABS = (
 )
 
 
-class PageSource(Protocol):
-    """Operations of the coordinator that pages read; they raise only `coordinator.errors`."""
+class JobsShown(Protocol):
+    """Jobs, as `coordinator.api.job_reads.JobReads` has them; `Rejected` with status 404 if there is no such job."""
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
         """`jobs`: views of one page of a group (running, waiting, ended, refused); `total` of the group, `counts`.
 
-        Only jobs whose id holds `named`.
+        Only jobs whose id or owner holds `named`.
         """
         ...
 
@@ -66,28 +77,47 @@ class PageSource(Protocol):
         """Return of those jobs that are open `state`, `owner`, and `start_ts` in seconds since 1970 or None."""
         ...
 
-    def job(self, job_id: str) -> View:
-        """`Rejected` with status 404 if there is none; so do all methods that take a `job_id`."""
-        ...
-
-    def log_tail(self, job_id: str) -> bytes:
-        """The end of the job's output."""
-        ...
+    def job(self, job_id: str) -> View: ...
 
     def curve(self, job_id: str) -> View:
         """Return how it trained. `values`: (iterations, value) of what it has measured of itself, `value_name`;
         `speeds`: (iterations, seconds per iteration); `gpus`: (iterations, GPUs from there on)."""
         ...
 
+
+class OutputShown(Protocol):
+    """Reads what trainings wrote."""
+
+    def log_tail(self, job_id: str) -> bytes:
+        """Return the end of the job's output."""
+        ...
+
+
+class FleetShown(Protocol):
+    """GPUs and nodes."""
+
+    def gpus(self) -> list[View]: ...
+
+    def nodes(self) -> list[View]: ...
+
     def coming(self) -> list[tuple[str, str, float, float]]:
         """Return which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970."""
         ...
 
-    def wall(self) -> float:
-        """Seconds since 1970, as events have them."""
+    def gpu_use(self) -> View:
+        """Return what GPUs did in the last 24 hours, up to `until`, in seconds since 1970.
+
+        `quarters`: of each quarter of an hour, the oldest first, its `begin` and GPU-seconds: `there_s` of all GPUs
+        while a coordinator watched, `held_s` by jobs, `measured_s` in which was measured how busy they were, and
+        `busy_s` of that. `nodes`: the last two by node.
+        """
         ...
 
-    def history(self) -> list[View]:
+
+class HistoryShown(Protocol):
+    """Events and decisions."""
+
+    def newest_events(self) -> list[View]:
         """Return the newest events, oldest first; each has an integer `_id`, a time `at` and a `type`."""
         ...
 
@@ -95,17 +125,40 @@ class PageSource(Protocol):
         """Return decisions, newest first, and whether there are more."""
         ...
 
+    def decisions(self, job_id: str | None, limit: int) -> list[View]:
+        """Return the newest decisions, newest first."""
+        ...
+
+
+class StatusShown(Protocol):
+    """Tells the state of the coordinator itself."""
+
+    def wall(self) -> float:
+        """Return seconds since 1970, as events have them."""
+        ...
+
     def health(self) -> View:
         """Return whether all is `ok`, and a `sentence` about it."""
         ...
 
-    def gpus(self) -> list[View]: ...
 
-    def nodes(self) -> list[View]: ...
+class PageSource(Protocol):
+    """The services that pages read, a part of `coordinator.api.services.UserServices`."""
 
-    def decisions(self, job_id: str | None, limit: int) -> list[View]:
-        """Return the newest decisions, newest first."""
-        ...
+    @property
+    def jobs(self) -> JobsShown: ...
+
+    @property
+    def output(self) -> OutputShown: ...
+
+    @property
+    def fleet(self) -> FleetShown: ...
+
+    @property
+    def history(self) -> HistoryShown: ...
+
+    @property
+    def status(self) -> StatusShown: ...
 
 
 @dataclass(frozen=True)
@@ -129,19 +182,30 @@ class Page:
 class Pages:
     """`page` makes the one of an address; `html` fills any template."""
 
-    def __init__(self, moment: Moment) -> None:
-        """`moment` formats seconds since 1970."""
+    def __init__(self, time_in_zone: Callable[[str], Moment]) -> None:
+        """`time_in_zone` returns what formats seconds since 1970 in a zone; that of this machine for an empty name."""
         self._templates = Loader(str(TEMPLATES), whitespace="oneline")
-        self._colours, self._moment = Colours(), moment
+        self._colours = Colours()
+        self._time_in_zone = time_in_zone
+        self._moment = time_in_zone("")
+
+    def in_zone(self, zone: str) -> Pages:
+        """Return the same pages with all times in this zone."""
+        if not zone:
+            return self
+        pages = copy(self)
+        pages._moment = self._time_in_zone(zone)
+        return pages
 
     def html(self, template: str, **values: Any) -> str:
-        known = {"words": words, "moment": self._moment, "job_href": job_href, "colour": self._colours.of}
+        links = {"job_href": job_href, "decision_href": decision_href, "coded": coded}
+        known = {"words": words, "moment": self._moment, "colour": self._colours.of, **links}
         return self._templates.load(template).generate(**known, **values).decode()
 
     def page(self, source: PageSource, address: str) -> Page:
         """`address`: path and query. `Rejected` with status 404 if there is no such page."""
         page = self._page_at(source, address)
-        trouble = self.html("trouble.html", health=source.health())
+        trouble = self.html("trouble.html", health=source.status.health())
         return replace(page, parts={"trouble": trouble, **page.parts})
 
     def _page_at(self, source: PageSource, address: str) -> Page:
@@ -159,30 +223,38 @@ class Pages:
             case ["", "decisions"]:
                 return self._decisions(source, query)
             case ["", "submit"]:
-                return Page("New job", "/submit", {}, nodes=source.nodes())
+                return Page("New job", "/submit", {}, nodes=source.fleet.nodes())
             case ["", "what-if"]:
-                return Page("What if", "/what-if", {"about": self.html("what_if/about.html")}, nodes=source.nodes())
+                return Page(
+                    "What if", "/what-if", {"about": self.html("what_if/about.html")}, nodes=source.fleet.nodes()
+                )
         raise Rejected("There is no page at this address.", 404)
 
     def _fleet(self, source: PageSource, query: Query) -> Page:
-        gpus = source.gpus()
-        now = source.wall()
-        nodes = sorted(source.nodes(), key=lambda node: rows.natural_order(str(node["node"])))
+        gpus = source.fleet.gpus()
+        now = source.status.wall()
+        nodes = sorted(source.fleet.nodes(), key=lambda node: rows.natural_order(str(node["node"])))
         is_map = len(nodes) > rows.DETAILED_NODES
         shown = Slice.of(query, len(nodes), NODES_ON_MAP if is_map else NODES_PER_PAGE)
         users = {user for gpu in gpus if (user := rows.user_of(gpu)) is not None}
-        fleet = rows.fleet(gpus, nodes[shown.first : shown.end], source.open_jobs(users), self._since)
+        fleet = rows.fleet(gpus, nodes[shown.first : shown.end], source.jobs.open_jobs(users), self._since)
         turn = self.html("turn.html", shown=shown, what="nodes", link=lambda page: f"/?page={page}")
-        waiting = source.jobs_page("waiting", "", 0, QUEUE_READ)
+        waiting = source.jobs.jobs_page("waiting", "", 0, QUEUE_READ)
         queue = sorted(waiting["jobs"], key=lambda view: _number_or_last(view.get("start_in_s")))[:QUEUE_SHOWN]
         shaped = [rows.job(view, self._moment, now, _largest(nodes)) for view in queue]
-        latest, _ = source.decided(0, LATEST_SHOWN)
-        use = use_of_a_day(source.history(), gpus, now)
+        latest, _ = source.history.decided(0, LATEST_SHOWN)
+        use = use_of_a_day(source.fleet.gpu_use(), source.history.newest_events(), gpus)
         parts = {
-            "summary": self.html("summary.html", gpus=rows.gpu_counts(gpus), total=len(gpus), counts=waiting["counts"]),
-            "fleet": self.html("fleet/map.html" if is_map else "fleet/tiles.html", fleet=fleet)
-            + self.html("fleet/table.html", fleet=fleet, turn=turn),
-            "use": self.html("fleet/use.html", use=use, clock=self._clock_time),
+            "summary": self.html(
+                "summary.html",
+                gpus=rows.gpu_counts(gpus),
+                by_type=rows.idle_by_type(gpus),
+                total=len(gpus),
+                counts=waiting["counts"],
+            ),
+            "fleet": self.html("fleet/map.html" if is_map else "fleet/tiles.html", fleet=fleet, use=use)
+            + self.html("fleet/table.html", fleet=fleet, turn=turn, is_map=is_map),
+            "use": self.html("fleet/use.html", use=use, clock=self._since, emulated=any(n["emulated"] for n in nodes)),
             "queue": self.html("fleet/queue.html", rows=shaped, total=waiting["total"]),
             "latest": self.html("fleet/latest.html", decisions=latest, clock=self._clock_time),
         }
@@ -198,15 +270,15 @@ class Pages:
     def _jobs(self, source: PageSource, query: Query) -> Page:
         group, named = query.get("show", "running"), query.get("named", "").strip()
         offset = JOBS_PER_PAGE * (_number(query) - 1)
-        found = source.jobs_page(group, named, offset, JOBS_PER_PAGE)
+        found = source.jobs.jobs_page(group, named, offset, JOBS_PER_PAGE)
         shown = Slice.of(query, found["total"], JOBS_PER_PAGE)
 
         def link(page: int = 1, show: str = group) -> str:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
 
         turn = self.html("turn.html", shown=shown, what="jobs", link=link)
-        largest = _largest(source.nodes())
-        now = source.wall()
+        largest = _largest(source.fleet.nodes())
+        now = source.status.wall()
         shaped = [rows.job(view, self._moment, now, largest) for view in found["jobs"]]
         about: View = {"group": group, "groups": GROUPS, "counts": found["counts"], "link": link, "named": named}
         parts = {
@@ -216,25 +288,38 @@ class Pages:
         return Page("Jobs", "/jobs", parts)
 
     def _job(self, source: PageSource, job_id: str) -> Page:
-        view = source.job(job_id)
-        history, now = source.history(), source.wall()
+        view = source.jobs.job(job_id)
+        history = source.history.newest_events()
+        now = source.status.wall()
         begin = view.get("start_ts") or view.get("submit_ts") or now
         begin, end = self._window(history, view.get("finish_ts") or now, now - begin)
-        window = pictures.Window(begin, end, end)
-        picture = pictures.timeline(history, source.gpus(), window, self._clock_time, job=job_id)
+        window = pictures.Window(begin, end, end, ahead_s=self._ahead_s(now))
+        picture = pictures.timeline(history, source.fleet.gpus(), window, self._clock_time, job=job_id)
         own = [event for event in history if str(event.get("job_id")) == job_id and event["type"] != "gpu"]
-        curve = source.curve(job_id)
+        curve = source.jobs.curve(job_id)
         parts = {
             "head": self.html("job/head.html", view=view, now=now),
-            "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment, now)),
+            "facts": self.html("job/facts.html", view=view, facts=self._facts_below_head(view, now)),
             "growth": self._drawn("job/curve.html", curve),
-            "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time"),
+            "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time", zooms=False),
             "output": self.html("job/output.html", job_id=job_id),
             "log": self.html("job/log.html", text=_tail(source, job_id)),
-            "decisions": self.html("decisions.html", decisions=source.decisions(job_id, LATEST), title="Decisions"),
+            "decisions": self.html(
+                "decisions.html",
+                decisions=source.history.decisions(job_id, LATEST),
+                title="Decisions",
+                of_job=job_id,
+            ),
             "events": self.html("job/events.html", groups=rows.event_groups(own[-EVENTS:])),
         }
         return Page(f"Job {job_id}", "/jobs", parts, view)
+
+    def _facts_below_head(self, view: View, now: float) -> dict[str, str]:
+        """Return what is known of a job besides what the head of its page says."""
+        known = words.facts(view, self._moment, now)
+        return {
+            name: fact for name, fact in known.items() if name not in IN_HEAD and (name, fact) != ("message", "trains")
+        }
 
     def curve_picture(self, curve: View) -> str:
         """Return how a training went as an SVG. `curve`: as `PageSource.curve` returns it."""
@@ -246,43 +331,72 @@ class Pages:
         return self.html(template, picture=picture, curve=curve, about=about, style=style, alone=bool(style))
 
     def _timeline(self, source: PageSource, query: Query) -> Page:
-        history, gpus, now = source.history(), source.gpus(), source.wall()
+        history = source.history.newest_events()
+        now = source.status.wall()
+        gpus = sorted(source.fleet.gpus(), key=lambda gpu: rows.natural_order(str(gpu["node"])))
         known = float(history[0]["at"]) if history else now
-        minutes = query["last"] if query.get("last") in WINDOWS else "10" if now - known < 600 else "60"
-        length = 60.0 * int(minutes)
-        until = _seconds(query.get("until"), now)
-        is_past = until < now
-        end = until if is_past else _stepped(now, length)
+        last = query["last"] if query.get("last") in WINDOWS else "10" if now - known < 600 else "60"
+        window = self._chosen_window(source, query, now)
+        is_chosen = window is not None
+        if window is None:
+            length = 60.0 * int(last)
+            end = _stepped(now, length)
+            window = self._window_of_time(source, end - length, end + length * AHEAD, now)
         shown = Slice.of(query, len(gpus), GPUS_PER_PAGE)
-        ahead = 0.0 if is_past else length * AHEAD
-        window = pictures.Window(end - length, end + ahead, now, source.coming() if ahead else ())
         picture = pictures.timeline(history, gpus[shown.first : shown.end], window, self._clock_time)
 
-        def link(page: int = 1, last: str = minutes, at: float | None = until if is_past else None) -> str:
-            return "/timeline?" + urlencode(
-                {"last": last, "page": page, **({} if at is None else {"until": f"{at:.0f}"})}
-            )
+        def link(page: int = 1, minutes: str = last) -> str:
+            return "/timeline?" + urlencode({"last": minutes, "page": page})
 
-        turn = self.html("turn.html", shown=shown, what="GPUs", link=link)
-        later = until + length / 2
-        about = {"windows": WINDOWS, "minutes": minutes, "is_past": is_past}
+        def between(begin: float, end: float, page: int = 1) -> str:
+            return "/timeline?" + urlencode({"from": f"{begin:.0f}", "until": f"{end:.0f}", "page": page})
+
+        def turned(page: int) -> str:
+            return between(window.begin, window.end, page) if is_chosen else link(page)
+
+        turn = self.html("turn.html", shown=shown, what="GPUs", link=turned)
+        half = window.span / 2
+        quarter = window.span / 4
         parts = {
             "windows": self.html(
                 "windows.html",
                 link=link,
-                earlier=link(1, minutes, end - length / 2) if end - length > known else "",
-                later=(link(1, minutes, later) if later < now else link(1, minutes, None)) if is_past else "",
-                **about,
+                earlier=between(window.begin - half, window.end - half) if window.begin > known else "",
+                later=between(window.begin + half, window.end + half) if window.end < now else "",
+                closer=between(window.begin + quarter, window.end - quarter) if half >= SHORTEST_S else "",
+                wider=between(window.begin - half, window.end + half) if 2 * window.span <= LONGEST_S else "",
+                windows=WINDOWS,
+                minutes="" if is_chosen else last,
+                is_fixed=is_chosen,
             ),
-            "timeline": self.html("timeline.html", picture=picture, title="") + turn,
+            "timeline": self.html("timeline.html", picture=picture, title="", zooms=True) + turn,
         }
         return Page("Timeline", "/timeline", parts)
 
+    def _chosen_window(self, source: PageSource, query: Query, now: float) -> pictures.Window | None:
+        """Return the time that a query names by its begin and end; None if it names none."""
+        begin = _seconds(query.get("from"), 0.0)
+        end = _seconds(query.get("until"), 0.0)
+        if not begin or not SHORTEST_S <= end - begin <= LONGEST_S:
+            return None
+        return self._window_of_time(source, begin, end, now)
+
+    def _window_of_time(self, source: PageSource, begin: float, end: float, now: float) -> pictures.Window:
+        coming = source.fleet.coming() if end > now else ()
+        return pictures.Window(begin, end, now, coming, self._ahead_s(now))
+
+    def _ahead_s(self, at: float) -> float:
+        """Return by how many seconds the reader's clocks are ahead of UTC."""
+        try:
+            return round(timegm(strptime(self._moment(at), TIME)) - at)
+        except ValueError:  # no calendar has that day
+            return 0.0
+
     def _decisions(self, source: PageSource, query: Query) -> Page:
         page = _number(query)
-        found, more = source.decided(DECISIONS_PER_PAGE * (page - 1), DECISIONS_PER_PAGE)
+        found, more = source.history.decided(DECISIONS_PER_PAGE * (page - 1), DECISIONS_PER_PAGE)
         turn = self.html("onward.html", page=page, more=more)
-        parts = {"decisions": self.html("decisions.html", decisions=found, title="") + turn}
+        parts = {"decisions": self.html("decisions.html", decisions=found, title="", of_job="") + turn}
         return Page("Decisions", "/decisions", parts)
 
     @staticmethod
@@ -347,12 +461,22 @@ def _number(query: Query) -> int:
 def _tail(source: PageSource, job_id: str) -> str:
     """The end of a job's output, without a line that begins in the middle; a sentence where it cannot be read."""
     try:
-        text = source.log_tail(job_id).decode("utf-8", "replace")
+        text = source.output.log_tail(job_id).decode("utf-8", "replace")
     except ReshapeError as error:
         return str(error)
     return text.partition("\n")[2] if len(text) > LONG else text
 
 
+def coded(text: str) -> str:
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    return CODE.sub(r"<code>\1</code>", xhtml_escape(text))
+
+
 def job_href(job_id: Any) -> str:
     """The address of a job's page."""
     return f"/jobs/{quote(str(job_id), safe='')}"
+
+
+def decision_href(decision_id: Any) -> str:
+    """Return the address of a decision among the newest ones."""
+    return f"/decisions#decision-{quote(str(decision_id), safe='')}"

@@ -36,6 +36,8 @@ STEPS = {
 HUES = 12  # in static/dashboard.css
 REMEMBERED = 10_000  # jobs whose colour is kept
 RUNNING = "running"
+SUBMITTED = "submitted"
+KEPT = "kept"  # by a reservation, for a user whose jobs do not need it now
 NUMBERS = re.compile(r"([0-9]+)")
 
 
@@ -65,16 +67,22 @@ class GpuCell:
     """One GPU in the picture of the fleet."""
 
     gpu: View
-    kind: str  # in use, reserved, idle, faulty
+    kind: str  # in use, reserved, kept, idle, faulty
     job: str | None  # who uses it, or whom it is promised to
     mark: str  # what happens to it; empty while its job just trains
 
     @property
     def title(self) -> str:
         """All about it in one line."""
-        gpu, about = self.gpu, self.job or words.text(self.gpu.get("problem") or self.kind)
+        gpu = self.gpu
+        about = self.job or words.text(gpu.get("problem") or (f"kept {self.named}" if self.kind == KEPT else self.kind))
         busy = words.measured(gpu.get("utilisation"), "{:.0%} busy")
         return ", ".join(filter(None, (words.text(gpu.get("gpu_id")), about, self.mark, busy, words.memory(gpu))))
+
+    @property
+    def named(self) -> str:
+        """Return its job; of one without a job what it is, or the user for whom a reservation keeps it."""
+        return self.job or (f"for {self.gpu['kept_for']}" if self.kind == KEPT else self.kind)
 
     @property
     def busy(self) -> float | None:
@@ -107,7 +115,8 @@ class GpuRun:
     @property
     def label(self) -> str:
         """Return as much of the job's name as fits, cut in its middle."""
-        return words.middle_cut(self.first.job or self.first.kind, FIRST_LETTERS + LETTERS * (len(self.cells) - 1))
+        count = f"{len(self.cells)} " if self.first.job is None and len(self.cells) > 1 else ""
+        return count + words.middle_cut(self.first.named, FIRST_LETTERS + LETTERS * (len(self.cells) - 1))
 
     @property
     def title(self) -> str:
@@ -127,7 +136,7 @@ def gpu_cell(gpu: View, jobs: Mapping[str, View]) -> GpuCell:
     if gpu.get("state") == "faulty":
         return GpuCell(gpu, "faulty", user, "")
     if user is None:
-        return GpuCell(gpu, "idle", None, "")
+        return GpuCell(gpu, "idle" if gpu.get("kept_for") is None else KEPT, None, "")
     if not held:
         return GpuCell(gpu, "reserved", user, "reserved")
     if gpu.get("job_id") is not None and str(gpu["job_id"]) != user:
@@ -157,7 +166,7 @@ def fleet(
 
 
 def _runs(cells: Sequence[GpuCell], jobs: Mapping[str, View], moment: Callable[[float], str]) -> Iterator[GpuRun]:
-    for (_, job, _), found in groupby(cells, key=lambda cell: (cell.kind, cell.job, cell.mark)):
+    for (_, job, _, _), found in groupby(cells, key=lambda cell: (cell.kind, cell.job, cell.mark, cell.named)):
         same = tuple(found)
         for first in range(0, len(same), WIDEST_RUN):
             yield GpuRun(same[first : first + WIDEST_RUN], _about(jobs.get(job or "", {}), moment))
@@ -171,6 +180,13 @@ def _about(job: View, moment: Callable[[float], str]) -> str:
 def natural_order(name: str) -> list[int | str]:
     """A key to sort names by: `n2` before `n10`."""
     return [int(part) if number % 2 else part for number, part in enumerate(NUMBERS.split(name))]
+
+
+def idle_by_type(gpus: Sequence[View]) -> str:
+    """Say how many GPUs of each type are idle; empty where there is one type only."""
+    idle: Counter[str] = Counter({str(gpu.get("gpu_type")): 0 for gpu in gpus})
+    idle.update(str(gpu.get("gpu_type")) for gpu in gpus if gpu_cell(gpu, {}).kind == "idle")
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(idle.items())) if len(idle) > 1 else ""
 
 
 def gpu_counts(gpus: Sequence[View]) -> Counter[str]:
@@ -190,9 +206,12 @@ class JobRow:
     node: str
     progress: str
     percent: int | None
+    time: str  # for how long it ran; of an open job since when it runs, or waits
+    time_key: float
     when: str
+    waits: str  # when it is expected to start or end, or else why nobody knows
     at: float  # the same as a number to sort by: seconds from now, or since 1970 of an ended one
-    late: bool  # or cannot be at all: the remark is shown in red
+    alarm: str  # that it is late, or can never start: the remark is shown in red
     remark: str
 
 
@@ -200,20 +219,55 @@ def job(view: View, moment: Callable[[float], str], now: float, largest: int) ->
     """`largest`: GPUs of the largest node."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
     never = words.never_starts(view, largest)
+    late = words.missed(view)
+    allowed = words.joined(view.get("optional_num_gpus"), "", ", ")
+    when = _when(view, moment, now)
     return JobRow(
         job_id=words.text(view.get("job_id")),
         owner=words.text(view.get("owner")),
         state=words.state(view),
-        gpus=words.text(view.get("num_gpus") or 0),
-        allowed=words.joined(view.get("optional_num_gpus"), "", ", "),
+        gpus=allowed or words.NONE if view.get("finish_ts") else words.text(view.get("num_gpus") or 0),
+        allowed="" if view.get("finish_ts") else allowed,
         node=words.text(view.get("node")),
         progress=words.progress(view),
         percent=min(100, 100 * done // total) if total else None,
-        when=_when(view, moment, now),
+        time=_time(view, moment, now),
+        time_key=_time_key(view),
+        when=when,
+        waits=when if when != words.NONE else _why_unforeseen(view),
         at=_sorts_by(view),
-        late=view.get("late_s") is not None or never is not None,
-        remark=never or ("" if (said := words.remark(view) or "") == "trains" else said),
+        alarm=never or (f"deadline {late}" if late else ""),
+        remark=never or _remark(view),
     )
+
+
+def _remark(view: View) -> str:
+    """Return what to know of a job, without the name that stands above it."""
+    return (words.news(view) or "").removeprefix(f"{view.get('job_id')} ")
+
+
+def _time(view: View, moment: Callable[[float], str], now: float) -> str:
+    """Return how long a job ran, or since when it runs or waits, so that a page changes only when something happens."""
+    if view.get("finish_ts"):
+        return words.brief(_time_key(view)) if view.get("start_ts") else words.NONE
+    since = words.measured(view.get("start_ts") or view.get("submit_ts"), moment)
+    today = moment(now).partition(" ")[0]
+    return since.removeprefix(f"{today} ").rpartition(":")[0] if since else words.NONE
+
+
+def _time_key(view: View) -> float:
+    """Return what the same is sorted by: the longer, the larger. Of an open job it does not change with time."""
+    began = float(view.get("start_ts") or view.get("submit_ts") or 0.0)
+    return float(view["finish_ts"]) - began if view.get("finish_ts") else -began
+
+
+def _why_unforeseen(view: View) -> str:
+    """Return why nobody knows when a job starts: that it is held, or suspended, or what it waits for."""
+    state = words.state(view)
+    reason = words.short_reason(view)
+    if reason is None or state == SUBMITTED:
+        return reason or "no start is foreseen yet"
+    return f"suspended {reason}" if state == "suspended" else f"{state}: {reason}"
 
 
 def event(view: View) -> tuple[float, str, str]:

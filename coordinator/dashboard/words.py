@@ -6,7 +6,9 @@ through as it is: callers escape it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import date, timedelta
 from typing import Any
 
 View = Mapping[str, Any]
@@ -14,6 +16,7 @@ View = Mapping[str, Any]
 NONE = "-"
 SHORT_S = 600.0  # of an interval whose seconds are shown
 MEASURED_BY = {"prometheus": "Prometheus, over the last two minutes"}  # of a job's use; else its own reports
+ENDED_WITH = re.compile(r"^the training process ended with (exit code \d+: )?")  # what follows tells more: the error
 UNITS = {
     "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
     "network_io": (2**20, "MiB/s of network"),
@@ -37,6 +40,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "allowed": joined(view.get("optional_num_gpus"), "", " or ") or None,
         "node": view.get("node"),
         "pinned to": view.get("pinned"),
+        "weight": measured(view.get("weight"), "{:g}"),
         "sla": _time(view.get("sla")),
         "estimate": _time(view.get("estimate")),
         "time limit": _time_limit(view),
@@ -91,19 +95,28 @@ def ends(view: View, moment: Callable[[float], str], now: float) -> str | None:
 
 
 def between(times: Any, moment: Callable[[float], str], now: float) -> str | None:
-    """`between 14:02 and 14:20 (90 %)`; with dates where it is not all of today, with seconds where it is short.
+    """`between 14:02 and 14:20 (90 %)`; with dates of other days than today, with seconds where it is short.
 
     `before 14:20 (90 %)` where it may come at any moment.
     """
     if not isinstance(times, list):
         return None
-    shown = [moment(float(at)) for at in times]
-    days = {at.partition(" ")[0] for at in (*shown, moment(now))}
-    if len(days) == 1:
-        shown = [at.partition(" ")[2] for at in shown]
+    today = moment(now).partition(" ")[0]
+    shown = [_without_day(moment(float(at)), today) for at in times]
+    if " " in shown[0]:  # of another day: its end need not say again of which
+        shown[1] = shown[1].removeprefix(shown[0].partition(" ")[0] + " ")
     if times[1] - times[0] >= SHORT_S:
         shown = [at.rpartition(":")[0] for at in shown]
     return f"before {shown[1]} (90 %)" if times[0] <= now else f"between {shown[0]} and {shown[1]} (90 %)"
+
+
+def _without_day(at: str, today: str) -> str:
+    """Return a time of today without its date, and of tomorrow with that word."""
+    try:
+        tomorrow = date.fromisoformat(today) + timedelta(days=1)
+    except (ValueError, OverflowError):  # no calendar has that day
+        return at
+    return at.removeprefix(f"{today} ").replace(f"{tomorrow} ", "tomorrow ")
 
 
 def expected_start(view: View) -> str | None:
@@ -160,9 +173,9 @@ def unchanged(view: View) -> str | None:
     if not view.get("unchanged_makespan_s"):
         return None
     guesses = view.get("unchanged_guesses")
-    doubt = f", a guess, since the length of {listed(guesses)} was unknown" if guesses else ""
+    doubt = f" (a guess: the length of {listed(guesses)} was unknown)" if guesses else ""
     done = exact(view["unchanged_makespan_s"])
-    return f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {done}."
+    return f"If nothing changed, the jobs that ran would have been done in {done}, as predicted then{doubt}."
 
 
 def listed(names: Any) -> str:
@@ -218,6 +231,19 @@ def brief(value: float) -> str:
         return f"{hours}h{rest}m" if rest else f"{hours}h"
     days, hours = divmod(hours, 24)
     return f"{days}d{hours}h" if hours else f"{days}d"
+
+
+def coarse(value: float, rounded: Callable[[float], int] = round) -> str:
+    """Format a duration that is a guess or a bound, in one unit and at most two digits: 45s, 85m, 5h, 3d."""
+    for unit, size_s, least in (("d", 86400, 48 * 3600), ("h", 3600, 90 * 60), ("m", 60, 99)):
+        if value >= least:
+            return f"{rounded(value / size_s)}{unit}"
+    return f"{max(0, rounded(value))}s"
+
+
+def hours(value: float) -> str:
+    """GPU-hours, as exact as they are read."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def size(value: float) -> str:
@@ -290,6 +316,25 @@ def remark(view: View) -> str | None:
     late, means = missed(view), _with_reason(view, message(view))
     said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
     return "; ".join(str(one) for one in said if one) or None
+
+
+def news(view: View) -> str | None:
+    """Return the same; None where it only trains."""
+    said = remark(view)
+    return None if said == "trains" else said
+
+
+def short_reason(view: View) -> str | None:
+    """Return the same without what stands beside it: its name, and that it waits, is held or trains."""
+    if state(view) == "suspended":
+        return "until it is resumed"
+    said = news(view)
+    if said is None:
+        return None
+    for before in (f"{view.get('job_id')} ", "waits: ", "trains; ", "is ", "held: ", "it "):
+        said = said.removeprefix(before)
+    said = ENDED_WITH.sub("", said)
+    return said if said.startswith("waits for ") else said.removeprefix("waits ")
 
 
 def _with_reason(view: View, message: Any) -> Any:

@@ -21,7 +21,7 @@ from coordinator.events.traces import ReshapeTraces
 from coordinator.model import events as e
 from coordinator.model import progress
 from coordinator.model.records import JobRecord, Operation
-from coordinator.ports import Clock, Store
+from coordinator.ports import Clock, Store, moment_of
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 
@@ -81,9 +81,12 @@ class EventRecorder:
         if isinstance(event, e.JobCompleted):
             self.telemetry.completed(job)
         if isinstance(event, e.JobCompleted | e.JobFailed | e.JobCancelled) and job.submit_ts:
-            self.metrics.ended(job.state, max(0.0, job.finish_ts - job.submit_ts))
+            self.metrics.ended(job.state, self._since_submission_s(job))
         self.notice(job, event)
         self._queue_followers(job, event, before)
+
+    def _since_submission_s(self, job: JobRecord) -> float:
+        return moment_of(self.clock).passed_s(job.submit_ts, job.doc.get("submit_mark"))
 
     def close(self) -> None:
         if self.traces is not None:
@@ -94,6 +97,8 @@ class EventRecorder:
         shown = event.public()
         if (owner := job.doc.get("owner_uid")) is not None:
             state["owner_uid"] = owner
+        if (namespace := job.doc.get("namespace")) is not None:
+            state["namespace"] = namespace
         self.event_log.append({**state, **shown})
         about = {"job": job.id, "generation": job.generation, "event": shown["type"]}
         if decision := shown.get("decision_id") or (job.operation and job.operation.decision):
@@ -145,7 +150,7 @@ class EventRecorder:
         }  # fmt: skip
         if op.kind == "start":
             if job.generation == 1:  # later ones waited for something else
-                self.metrics.started(max(0.0, self.clock.wall() - job.submit_ts))
+                self.metrics.started(self._since_submission_s(job))
             self._append(job, e.JobStarted(stages_s=stages.start_stages(beat, marks), **traced))
         else:
             gap_s = stages.moved_gap_s(op, beat, marks) if op.kind == "move" else stages.gap_s(op, beat)

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from coordinator.model import states as s
-from coordinator.model.records import JobRecord
+from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.model.schema import image_fields
 from coordinator.telemetry.node_load import NodeLoad
 
@@ -145,10 +145,12 @@ class Metrics:
         node_loads: Mapping[str, NodeLoad],
         misfits: Mapping[str, int],
         queues: Iterable[Mapping[str, Any]] = (),
+        kept: int = 0,
     ) -> bytes:
         """Prometheus text, with the states counted now and the load of the nodes at the last turn.
 
         `misfits`: by table, the number of rows with fields that make no sense. `queues`: as `/v1/shares` shows them.
+        `kept`: idle GPUs that reservations keep.
         """
         self._set_queues(queues)
         for table, number in misfits.items():
@@ -165,9 +167,13 @@ class Metrics:
         self._stalled.set(sum(bool(job.stalled or job.idle_in_stop) for job in jobs))
         for reason in REASONS:
             self._pending.labels(reason).set(waits[reason])
-        for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):
+        gpu_states = Count(_state(gpu) for gpu in gpus)
+        if kept:  # nobody else can have them, so that they are no idle GPUs beside jobs that wait
+            gpu_states["kept"] = kept
+            gpu_states[s.IDLE] -= kept
+        for gauge, states in ((self._jobs, Count(_state(job) for job in jobs)), (self._gpus, gpu_states)):
             gauge.clear()
-            for state, count in Count(r.state for r in records).items():
+            for state, count in states.items():
                 gauge.labels(state).set(count)
         return bytes(generate_latest(self._registry))
 
@@ -191,3 +197,9 @@ def _reason(job: JobRecord) -> str:
     if image_fields.is_wanted(job.doc):
         return "image"
     return "pod" if job.doc.get("held_back") else "resources"
+
+
+def _state(record: JobRecord | GpuRecord) -> str:
+    """Return the state; of a GPU that is only not reserved for us one that alarms nobody."""
+    unreserved = isinstance(record, GpuRecord) and record.holder is not None and record.used_by_others
+    return "not reserved" if unreserved else record.state

@@ -92,7 +92,17 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
         world.profiles, live.settings, costs_by_type=types,
     )  # fmt: skip
     jobs = tuple(_submission(world, job, profiles, types[job.type]) for job in world.jobs)
-    workload = Workload("live", 0, jobs, world.nodes, (setup,), shares=world.shares, used=world.used)
+    workload = Workload(
+        "live",
+        0,
+        jobs,
+        world.nodes,
+        (setup,),
+        shares=world.shares,
+        used=world.used,
+        reservations=world.reservations,
+        spent=world.spent,
+    )
     simulated = SimulatedCluster(workload, setup)
     complete = True
     try:

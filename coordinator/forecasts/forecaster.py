@@ -43,6 +43,7 @@ MOST = 1_000  # jobs; of more the budget reaches hardly any
 SHARE = 0.05  # of a core
 PAUSE_S = 1.0  # shortest time between two forecasts
 REFRESH_S = 60.0  # longest
+SET_S = 5.0  # by which the wall clock leaves the other one if somebody has set it
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Forecaster:
         self._log: PredictionLog | None = None  # until the past is read
         self._keys: dict[str, Key] = {}  # by uid, of the jobs in the log
         self._expected: Mapping[str, WhenExpected] = {}  # by uid
-        self._coming: tuple[float, Sequence[Occupancy]] = (0.0, ())  # as it was simulated at a time since 1970
+        self._offset_s = self._wall_offset()  # when these were made
+        self._coming: tuple[float, Sequence[Occupancy]] = (0.0, ())  # as it was simulated at a time of `Clock.now`
 
     def run(self, stopping: threading.Event, acts: Callable[[], bool]) -> None:
         """Update until `stopping` is set and `wake` called, while this coordinator acts."""
@@ -100,6 +102,9 @@ class Forecaster:
     def update(self) -> None:
         """Compare with what has come, then forecast from this moment on."""
         jobs, known = self._cache.jobs(), self._log or self._read()
+        offset_s = self._wall_offset()
+        if abs(offset_s - self._offset_s) > SET_S:
+            known.forget_all()
         self._settle(known, {job.uid: job for job in jobs.values()})
         wall, expected = self._clock.wall(), dict[str, WhenExpected]()
         estimates, ago_s = self._loop.expected_times()
@@ -113,15 +118,20 @@ class Forecaster:
         open_ = {job.uid: job.key for job in jobs.values()}
         self._keys = {uid: open_.get(uid, self._keys.get(uid)) for uid in known.jobs}
         self._expected = expected
+        self._offset_s = offset_s
+
+    def _wall_offset(self) -> float:
+        """Return by how much the wall clock is ahead of the one that is never set."""
+        return self._clock.wall() - self._clock.now()
 
     def _simulated(self, count: int) -> Sequence[JobForecast]:
         if count > MOST:
             self._coming = (0.0, ())
             return ()
-        wall = self._clock.wall()
+        now = self._clock.now()
         until = time.thread_time() + BUDGET_S
         found = forecast(self.live(), lambda: time.thread_time() < until)
-        self._coming = (wall, found.held)
+        self._coming = (now, found.held)
         return found.jobs
 
     def _estimated(self, estimates: Mapping[str, ExpectedTimes], ago_s: float) -> Iterator[JobForecast]:
@@ -137,14 +147,16 @@ class Forecaster:
         found, wall = self._expected.get(job.uid, WhenExpected()), self._clock.wall()
         start = found.start if job.state == s.SUBMITTED else None
         end = None if job.state in s.ENDED or job.held or job.stalled or job.idle_in_stop else found.end
-        return WhenExpected(_to_come(start, wall), _to_come(end, wall))
+        set_s = self._wall_offset() - self._offset_s  # ahead, since it was made
+        return WhenExpected(_to_come(start, set_s, wall), _to_come(end, set_s, wall))
 
     def coming(self) -> list[tuple[str, str, float, float]]:
         """Return which job is predicted to hold which GPU: GPU, job, begin and end in seconds since 1970.
 
         Empty where there are too many jobs to simulate.
         """
-        wall, held = self._coming
+        made, held = self._coming
+        wall = made + self._wall_offset()
         return [(one.gpu, one.job, wall + one.begin_s, wall + one.end_s) for one in held]
 
     def present(self) -> Present:
@@ -190,5 +202,7 @@ class Forecaster:
         self._store.put(PREDICTIONS, {"_id": job.uid, "job_id": job.raw_id, "at": job.finish_ts, "outcomes": rows})
 
 
-def _to_come(interval: Interval | None, wall: float) -> Interval | None:
-    return None if interval is None or interval.latest <= wall else interval.not_before(wall)
+def _to_come(interval: Interval | None, set_s: float, wall: float) -> Interval | None:
+    """Return what of an interval is to come, by a wall clock that was set ahead by `set_s` seconds meanwhile."""
+    moved = None if interval is None else interval.moved_by(set_s)
+    return None if moved is None or moved.latest <= wall else moved.not_before(wall)

@@ -26,7 +26,7 @@ PRIOR: Mapping[Kind, tuple[float, float]] = {
     "start, not simulated": (0.4, 3.5), "end, not simulated": (0.6, 1.7),
 }  # fmt: skip
 """By kind: times of what was predicted between which 90 % of the outcomes lie, by workloads S and W3 with later
-arrivals and speeds that differ from the profile by a fifth (`experiments/validation/coverage.py`); log-normal."""
+arrivals and speeds that differ from the profile by a fifth (`reshape_papers/validation/coverage.py`); log-normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,9 @@ class Interval:
 
     def holds(self, at: float) -> bool:
         return self.earliest <= at <= self.latest
+
+    def moved_by(self, seconds: float) -> Interval:
+        return Interval(self.earliest + seconds, self.latest + seconds)
 
     def not_before(self, at: float) -> Interval:
         return Interval(max(at, self.earliest), max(at, self.latest))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.reservation import Reservation
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -41,7 +42,9 @@ class LiveState:
         shares = msgspec.convert(view.get("shares", {}), Shares)
         used = {JobOwner(str(queue), str(user)): float(use) for queue, user, use in view.get("used", ())}
         jobs = tuple(msgspec.convert(doc, Job) for doc in view["jobs"])
-        given = ClusterSnapshot(nodes, jobs, profiles, shares=shares, used=used)
+        reservations = msgspec.convert(view.get("reservations", []), tuple[Reservation, ...])
+        spent = {str(key): float(value) for key, value in view.get("spent", {}).items()}
+        given = ClusterSnapshot(nodes, jobs, profiles, shares=shares, used=used, reservations=reservations, spent=spent)
         settings = msgspec.convert(view["settings"], Settings)
         state = cls(given, settings, bool(view["relaunches"]), tuple(view["left_out"]))
         return state.as_of(float(view["now"]), view["silent_s"])
@@ -49,7 +52,10 @@ class LiveState:
     def as_of(self, now: float, silent_s: Mapping[str, float]) -> LiveState:
         """With times that count from `now`. `silent_s`: by running job, seconds since the report of its progress."""
         jobs = (_as_of_now(self.snapshot, job, now, float(silent_s.get(job.id, 0.0))) for job in self.snapshot.jobs)
-        return self._with(jobs=tuple(jobs))
+        reservations = (
+            replace(one, from_s=one.from_s - now, until_s=one.until_s - now) for one in self.snapshot.reservations
+        )
+        return self._with(jobs=tuple(jobs), reservations=tuple(reservations))
 
     def with_jobs(self, documents: Iterable[Mapping[str, Any]]) -> LiveState:
         """As if these job documents were submitted now."""

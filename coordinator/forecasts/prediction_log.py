@@ -75,6 +75,10 @@ class PredictionLog:
         """Something else than time has ended the job, or keeps it from going on."""
         self._made.pop(name, None)
 
+    def forget_all(self) -> None:
+        """The clock was set: it does not tell how long after a prediction something came."""
+        self._made.clear()
+
     def completed(self, name: str, start: float, end: float) -> list[Outcome]:
         """Compare all that was predicted of a job with its start and its end, and learn from it."""
         outcomes = [

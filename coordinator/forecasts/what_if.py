@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from adaptive_scheduler.settings import DEFAULTS, QueueOrder
+from adaptive_scheduler.settings import QueueOrder
 from coordinator.dashboard.words import NONE, listed, seconds
 from coordinator.errors import Rejected
 from coordinator.forecasts.forecast import Forecast, JobForecast, forecast
 from coordinator.forecasts.live_state import LiveState
 from coordinator.model import requirements
-from coordinator.policies import POLICIES
+from coordinator.policies import POLICIES, settings_under
 
 SUMS = {"makespan_s": "Makespan", "mean_completion_s": "Mean completion time", "missed": "Deadlines missed"}
 
@@ -103,14 +103,11 @@ def compare(
 
 
 def with_policy(live: LiveState, name: str) -> LiveState:
-    """Return the state under a policy of `reshape up`; what that leaves open stays as it is."""
+    """Return the state under a policy of `reshape up`; what an operator has set stays as it is."""
     if name not in POLICIES:
         raise Rejected(f"There is no policy {name!r}; there are: {', '.join(POLICIES)}.")
-    for_config, for_settings = POLICIES[name]
-    settings = {"systems": live.settings.systems or DEFAULTS.systems, **for_settings}
-    return replace(
-        live, settings=replace(live.settings, **settings), relaunches=for_config.get("reshape_by") == "relaunch"
-    )
+    relaunches = POLICIES[name].config.get("reshape_by") == "relaunch"
+    return replace(live, settings=settings_under(name, live.settings), relaunches=relaunches)
 
 
 def with_queue_order(live: LiveState, order: str) -> LiveState:

@@ -9,21 +9,23 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, RequestHandler
 
-from coordinator.adapters.clock import local_time
+from coordinator.adapters.clock import time_in_zone
+from coordinator.api.services import Services
 from coordinator.dashboard.pages import Pages
-from coordinator.http import events, extender, jobs, profiles, shares, signed, user_tokens
+from coordinator.http import events, extender, jobs, profiles, reservations, shares, signed, user_tokens
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler, log_access
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.cluster_tenants import ClusterTenants
 from coordinator.http.dashboard import handlers as dashboard
 from coordinator.http.dashboard.base_page import Dashboard
 from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS, is_heartbeat
-from coordinator.http.heartbeats.server_limits import limited_server
+from coordinator.http.server_limits import limited_server
 from coordinator.http.shared_machine import SharedMachine
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
@@ -35,7 +37,7 @@ class HealthHandler(Handler):
     threads = "quick_threads"
 
     async def get(self) -> None:
-        health = await self.call(self.whole_coordinator.health)
+        health = await self.call(self.all_services.status.health)
         self.answer(health, 200 if health["ok"] else 503)
 
 
@@ -45,7 +47,7 @@ class ReadyHandler(Handler):
     public = True
 
     def get(self) -> None:
-        acts = self.whole_coordinator.acts()
+        acts = self.all_services.status.acts()
         sentence = "It acts." if acts else "Another coordinator acts, or none can now."
         self.answer({"ok": acts, "sentence": sentence}, 200 if acts else 503)
 
@@ -65,7 +67,7 @@ class MetricsHandler(Handler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.write(await self.call(self.whole_coordinator.metrics))
+        self.write(await self.call(self.all_services.status.metrics))
 
 
 class OpenApiHandler(Handler):
@@ -89,8 +91,11 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/v1/policy", jobs.PolicyHandler),
     (r"/v1/shares", shares.SharesHandler),
     (r"/v1/usage", shares.UsageHandler),
+    (r"/v1/reservations", reservations.ReservationsHandler),
+    (rf"/v1/reservations/{ID}", reservations.ReservationHandler),
     (rf"/v1/jobs/{ID}/suspend", jobs.SuspendHandler),
     (rf"/v1/jobs/{ID}/resume", jobs.ResumeHandler),
+    (rf"/v1/jobs/{ID}/priority", jobs.PriorityHandler),
     (rf"/v1/jobs/{ID}/logs", jobs.LogsHandler),
     (rf"/v1/jobs/{ID}/curve", jobs.CurveHandler),
     (rf"/v1/jobs/{ID}/curve\.svg", jobs.CurvePictureHandler),
@@ -132,10 +137,16 @@ class _Application(Application):
         return super().find_handler(request, **kwargs)
 
 
-def make_app(coordinator: CoordinatorApi, token: str, shared: SharedMachine | None = None) -> Application:
-    """API and dashboard over `coordinator`; callers need `token`, except for signed messages, health and metrics.
+def make_app(
+    services: Services,
+    token: str,
+    shared: SharedMachine | None = None,
+    tenants: ClusterTenants | None = None,
+) -> Application:
+    """Make API and dashboard over `services`; callers need `token`, except for signed messages, health and metrics.
 
     `shared`: the users of the machine, each of whom has rights of an own; `token` is root's then.
+    `tenants`: the users of a cluster, likewise; `token` is the operator's.
     """
     addresses = ADDRESSES
     if shared is not None:
@@ -144,13 +155,15 @@ def make_app(coordinator: CoordinatorApi, token: str, shared: SharedMachine | No
         [*addresses, *dashboard.ADDRESSES],
         default_handler_class=NothingHandler,
         log_function=lambda handler: log_access(handler.request, handler.get_status()),
-        coordinator=coordinator,
+        services=services,
         token=token,
         shared=shared,
+        tenants=tenants,
         failures=Failures(),
         streams=set(),
         large=set(),
-        dashboard=Dashboard(token, Pages(local_time)),
+        opened_by=WeakKeyDictionary(),
+        dashboard=Dashboard(token, Pages(time_in_zone)),
         threads=ThreadPoolExecutor(8, "http"),
         quick_threads=ThreadPoolExecutor(2, "http-quick"),
     )
@@ -161,4 +174,4 @@ def make_server(app: Application) -> HTTPServer:
 
     Stop it with `server.stop()` and `await server.close_all_connections()`, which ends the event streams, too.
     """
-    return limited_server(app, MAX_BODY)
+    return limited_server(app, MAX_BODY, app.settings.get("opened_by"))

@@ -44,3 +44,8 @@ class Failures:
         if len(self._seen) > self.peers:
             self._seen.popitem(last=False)
         return count + 1 > self.limit
+
+    def too_many(self, peer: str, now: float) -> bool:
+        """Return whether the peer has failed so often that one more failure is too many."""
+        since, count = self._seen.get(peer, (now, 0))
+        return now - since < self.window_s and count >= self.limit

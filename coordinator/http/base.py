@@ -10,28 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
+from coordinator.api.services import Services, UserServices
 from coordinator.caller import Caller
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient, Unauthorized
 from coordinator.http import wire
-from coordinator.http.auth import Failures, is_bearer
-from coordinator.http.coordinator_api import CoordinatorApi, UserOperations
+from coordinator.http.auth import Failures, bearer, is_bearer
+from coordinator.http.cluster_tenants import ClusterTenants
+from coordinator.http.server_limits import BODY_LIMIT
 from coordinator.http.shared_machine import SharedMachine
 
 log = logging.getLogger("reshape.http")
 T = TypeVar("T")
 
-BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
-BODY_S = 10.0  # seconds in which a request's body must arrive
 CALL_S = 10.0  # seconds that a request may wait for the coordinator (`reliability.md` 6)
 RETRY_AFTER_S = 5
 MOST_STREAMS = 200  # of events and open pages
-MOST_STREAMS_OF_ONE = 50  # of one user of a shared machine
+MOST_STREAMS_OF_ONE = 50  # of one user of a shared machine or a cluster
 METHODS = ("GET", "POST", "DELETE")
 ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of each answer
 
@@ -56,13 +57,14 @@ class Handler(RequestHandler):
         self._body = bytearray()
         self._too_long = False
         self._caller: Caller | None = None
+        self._is_operator = False
         super().__init__(application, request, **kwargs)
 
     @property
-    def whole_coordinator(self) -> CoordinatorApi:
-        """Whatever there is, for addresses that prove their callers otherwise, or tell nothing of single jobs."""
-        coordinator: CoordinatorApi = self.settings["coordinator"]
-        return coordinator
+    def all_services(self) -> Services:
+        """Return whatever there is, for addresses that prove their callers otherwise, or tell nothing of jobs."""
+        services: Services = self.settings["services"]
+        return services
 
     @property
     def shared(self) -> SharedMachine | None:
@@ -71,16 +73,31 @@ class Handler(RequestHandler):
         return shared
 
     @property
+    def tenants(self) -> ClusterTenants | None:
+        """Return what is known of the users of a cluster; None elsewhere."""
+        tenants: ClusterTenants | None = self.settings["tenants"]
+        return tenants
+
+    @property
+    def knows_callers(self) -> bool:
+        """Return whether the server knows which user calls, so that nobody need say it."""
+        return self.shared is not None or self._caller is not None
+
+    @property
     def caller(self) -> Caller:
-        """Return who calls on a shared machine; raises `Unauthorized` if that is not known."""
+        """Return who calls on a shared machine or a cluster; raises `Unauthorized` if that is not known."""
         if self._caller is None:
             raise Unauthorized("It is not known who calls.")
         return self._caller
 
     @property
-    def coordinator(self) -> UserOperations:
-        """Return the operations that the caller may ask for."""
-        return self.whole_coordinator if self.shared is None else self.shared.api_of(self.caller)
+    def services(self) -> UserServices:
+        """Return the services that judge what the caller may ask for."""
+        if self.shared is not None or self._caller is not None:
+            return self.all_services.of_caller(self.caller)
+        if not self._is_operator:  # whoever is not known gets nothing, not everything
+            raise Unauthorized("It is not known who calls.")
+        return self.all_services
 
     @property
     def body(self) -> bytes:
@@ -88,11 +105,14 @@ class Handler(RequestHandler):
         self._refuse_long()
         return bytes(self._body)
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         if self.request.method not in self.allowed():
             raise HTTPError(405)
-        if not self.public and self.request.method != "OPTIONS" and not self.has_access():
+        if not self.public and self.request.method != "OPTIONS" and not await self.lets_in():
             raise Unauthorized("This needs the coordinator's token, sent as `Authorization: Bearer TOKEN`.")
+        if not self.public:
+            who = "the holder of the token" if self._caller is None else f"user {self._caller.name}"
+            note_who_asks(self.settings, self.request.connection, who)
         length = self.request.headers.get("Content-Length", "0")
         self._too_long = length.isascii() and length.isdigit() and int(length[:20]) > self.body_limit
         self._refuse_long()
@@ -197,9 +217,47 @@ class Handler(RequestHandler):
     def has_access(self) -> bool:
         """True if the caller may ask here."""
         if self.shared is None:
-            return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+            self._is_operator = is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+            return self._is_operator
         self._caller = self.shared.caller_of(self.request, self.settings["token"])
         return self._caller is not None
+
+    async def lets_in(self) -> bool:
+        """True if the caller may ask here, by the API server's word where the token is one of the cluster."""
+        return self.has_access() or await self.is_tenant(self.cluster_token)
+
+    async def still_lets_in(self) -> bool:
+        """Return the same in the middle of an answer: who comes again is told why not."""
+        try:
+            return await self.lets_in()
+        except (Unauthorized, Transient):
+            return False
+
+    @property
+    def cluster_token(self) -> str:
+        """Return the token of a cluster by which this is asked; empty if there is none."""
+        return bearer(self.request.headers.get("Authorization"))
+
+    async def is_tenant(self, token: str) -> bool:
+        """Return whether a user of the cluster calls by this token, and note which. `Unauthorized` if it is refused."""
+        tenants = self.tenants
+        if tenants is None or not token:
+            return False
+        self._caller = tenants.known(token)
+        # The API server is spared further guesses, and whoever came in lately is not kept out by those of others.
+        if self._caller is None and (tenants.was_accepted(token) or not self._has_guessed_too_often()):
+            loop = asyncio.get_running_loop()
+            try:
+                self._caller = await asyncio.wait_for(
+                    loop.run_in_executor(tenants.threads, tenants.caller_of, token), CALL_S
+                )
+            except TimeoutError:
+                raise Transient("The API server does not say who calls; try again soon.") from None
+        return self._caller is not None
+
+    def _has_guessed_too_often(self) -> bool:
+        failures: Failures = self.settings["failures"]
+        return failures.too_many(self.request.remote_ip or "", asyncio.get_running_loop().time())
 
     def _guessed_too_often(self) -> bool:
         failures: Failures = self.settings["failures"]
@@ -211,7 +269,7 @@ class NothingHandler(Handler):
 
     public = True
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         raise HTTPError(404)
 
 
@@ -229,6 +287,12 @@ def _shown(error: BaseException | None, status: int) -> tuple[int, str, list[str
         case ReshapeError():
             return 500, str(error), []
     return status, SENTENCES.get(status, SENTENCES[400 if status < 500 else 500]), []
+
+
+def note_who_asks(settings: Mapping[str, Any], connection: Any, who: str) -> None:
+    """Note who has opened a connection: where there are too many, those of whoever has most are closed."""
+    stream: IOStream = connection.stream
+    settings["opened_by"][stream] = who
 
 
 def log_access(request: HTTPServerRequest, status: int) -> None:

@@ -37,7 +37,7 @@ class EventsHandler(Handler):
         self._until_end_of = self.get_query_argument("until_end_of", None)
         streams = self.claim_stream("Too many clients follow the events already; try again later.")
         streams.add(self)
-        stop = self.coordinator.on_event(self._notifier())
+        stop = self.services.history.on_event(self._notifier())
         try:
             await self._follow(after, keeps_following)
         except StreamClosedError:
@@ -58,7 +58,7 @@ class EventsHandler(Handler):
 
     async def _after(self) -> int:
         """The id to begin after: from the header that a reconnecting browser sends, else the query, else the newest."""
-        last = await self.call(self.coordinator.last_event)
+        last = await self.call(self.services.history.last_event)
         name, text = "Last-Event-ID", self.request.headers.get("Last-Event-ID")
         if text is None:
             name, text = "after", self.get_query_argument("after", None)
@@ -73,10 +73,10 @@ class EventsHandler(Handler):
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        while not self._closed and self.has_access():  # a token of a user may have ended meanwhile
+        while not self._closed and await self.still_lets_in():  # a token of a user may have ended meanwhile
             self._appended.clear()
             is_over = self._until_end_of is not None and await self._has_ended(self._until_end_of)
-            events = await self.call(self.coordinator.events_after, after, BATCH)
+            events = await self.call(self.services.history.events_after, after, BATCH)
             if events:
                 after = events[-1]["_id"]
                 self.write(_frames(events))
@@ -88,10 +88,10 @@ class EventsHandler(Handler):
 
     async def _has_ended(self, job_id: str) -> bool:
         """Return whether nothing more will become of a job: it is closed, was not accepted, or is not there."""
-        if await self.call(self.coordinator.open_jobs, [job_id]):
+        if await self.call(self.services.jobs.open_jobs, [job_id]):
             return False
         try:
-            job = await self.call(self.coordinator.job, job_id)
+            job = await self.call(self.services.jobs.job, job_id)
         except Rejected:
             return True
         return bool(job.get("closed")) or (bool(job["problems"]) and not job["launch"])

@@ -22,9 +22,9 @@ class ExtenderHandler(Handler):
     public = True
     body_limit = 16 * 1024 * 1024  # the verbs for evictions carry all pods that may be evicted
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         cast(HTTP1Connection, self.request.connection).set_max_body_size(self.body_limit)
-        super().prepare()
+        await super().prepare()
         large: set[int] = self.settings["large"]
         length = self.request.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit() and int(length) <= LARGE):
@@ -33,7 +33,10 @@ class ExtenderHandler(Handler):
             large.add(id(self))
 
     def post(self, verb: str) -> None:
-        answer = self.whole_coordinator.extend(verb, self.body)
+        services = self.all_services
+        if not services.status.acts():  # Volcano then decides without the coordinator
+            raise Transient("This coordinator does not act now.")
+        answer = services.extender.answer(verb, self.body)
         self.set_header("Content-Type", "application/json")
         self.write(answer)
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from coordinator.errors import Rejected
 from coordinator.http import wire
 from coordinator.http.base import Handler
-from coordinator.model.schema.job_fields import OWNER
+from coordinator.model.owner_names import OWNER
 
 LOG_CHUNK = 256 * 1024  # bytes per answer
 MOST_DECISIONS = 1000
@@ -21,14 +21,14 @@ class JobsHandler(Handler):
     async def get(self) -> None:
         include_ended = wire.truth("ended", self.get_query_argument("ended", None))
         within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
-        self.answer({"jobs": await self.call(self.coordinator.jobs, include_ended, within_s)})
+        self.answer({"jobs": await self.call(self.services.jobs.list_jobs, include_ended, within_s)})
 
     async def post(self) -> None:
-        doc = self.read() if self.shared else self._with_owner(self.read())
+        doc = self.read() if self.knows_callers else self._with_owner(self.read())
         if wire.truth("dry_run", self.get_query_argument("dry_run", None)):
-            self.answer(await self.call(self.coordinator.submit, doc, True))
+            self.answer(await self.call(self.services.submissions.submit, doc, True))
             return
-        job = await self.call(self.coordinator.submit, doc)
+        job = await self.call(self.services.submissions.submit, doc)
         self.set_header("Location", f"/v1/jobs/{quote(str(job['job_id']), safe='')}")
         self.answer(job, 201)
 
@@ -40,10 +40,10 @@ class JobsHandler(Handler):
 
 class JobHandler(Handler):
     async def get(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.job, job_id))
+        self.answer(await self.call(self.services.jobs.job, job_id))
 
     async def delete(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.cancel, job_id), 202)
+        self.answer(await self.call(self.services.operator.cancel, job_id), 202)
 
 
 class ReshapeHandler(Handler):
@@ -57,58 +57,67 @@ class ReshapeHandler(Handler):
             raise Rejected("gpus must be a whole number from 1 to 65536, or null to let the scheduler choose again.")
         if type(force) is not bool:
             raise Rejected("force must be true, to lose what the training has not saved, or false.")
-        self.answer(await self.call(self.coordinator.request, job_id, gpus, None, force), 202)
+        self.answer(await self.call(self.services.operator.request, job_id, gpus, None, force), 202)
 
 
 class RemoveHandler(Handler):
     async def post(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.remove, job_id))
+        self.answer(await self.call(self.services.operator.remove, job_id))
 
 
 class RerunHandler(Handler):
     async def post(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.rerun, job_id), 201)
+        self.answer(await self.call(self.services.submissions.rerun, job_id), 201)
 
 
 class SlamlsHandler(Handler):
     async def get(self) -> None:
-        self.answer({"slamls": await self.call(self.coordinator.slamls)})
+        self.answer({"slamls": await self.call(self.services.slamls.all)})
 
     async def post(self) -> None:
         dry_run = wire.truth("dry_run", self.get_query_argument("dry_run", None))
-        self.answer(await self.call(self.coordinator.apply_slaml, self.read(), dry_run), 200 if dry_run else 201)
+        self.answer(await self.call(self.services.slamls.apply, self.read(), dry_run), 200 if dry_run else 201)
 
 
 class SlamlHandler(Handler):
     async def delete(self, slaml_id: str) -> None:
-        self.answer(await self.call(self.coordinator.delete_slaml, slaml_id), 202)
+        self.answer(await self.call(self.services.slamls.delete, slaml_id), 202)
 
 
 class PolicyHandler(Handler):
     async def get(self) -> None:
-        self.answer(await self.call(self.coordinator.policy))
+        self.answer(await self.call(self.services.fleet.policy))
 
 
 class SuspendHandler(Handler):
     async def post(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.suspend, job_id), 202)
+        self.answer(await self.call(self.services.operator.suspend, job_id), 202)
 
 
 class ResumeHandler(Handler):
     async def post(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.resume, job_id), 202)
+        self.answer(await self.call(self.services.operator.resume, job_id), 202)
+
+
+class PriorityHandler(Handler):
+    async def post(self, job_id: str) -> None:
+        doc = self.read()
+        wire.only_fields(doc, "priority")
+        if type(doc["priority"]) is not int:
+            raise Rejected("priority must be a whole number.")
+        self.answer(await self.call(self.services.operator.set_priority, job_id, doc["priority"]), 202)
 
 
 class CurveHandler(Handler):
     async def get(self, job_id: str) -> None:
-        self.answer(await self.call(self.coordinator.curve, job_id))
+        self.answer(await self.call(self.services.jobs.curve, job_id))
 
 
 class CurvePictureHandler(Handler):
     """The same as a picture, for notebooks, which need nothing to draw it then."""
 
     async def get(self, job_id: str) -> None:
-        curve = await self.call(self.coordinator.curve, job_id)
+        curve = await self.call(self.services.jobs.curve, job_id)
         self.set_header("Content-Type", "image/svg+xml; charset=utf-8")
         self.write(self.settings["dashboard"].pages.curve_picture(curve))
 
@@ -118,7 +127,7 @@ class LogsHandler(Handler):
 
     async def get(self, job_id: str) -> None:
         offset = wire.whole("offset", self.get_query_argument("offset", None), 0, 0, wire.MAX_INTEGER)
-        text, after = await self.call(self.coordinator.logs, job_id, offset, LOG_CHUNK)
+        text, after = await self.call(self.services.output.logs, job_id, offset, LOG_CHUNK)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header(HEADER_OFFSET, str(after))
         self.write(text)
@@ -126,19 +135,28 @@ class LogsHandler(Handler):
 
 class GpusHandler(Handler):
     async def get(self) -> None:
-        self.answer({"gpus": await self.call(self.coordinator.gpus)})
+        self.answer({"gpus": await self.call(self.services.fleet.gpus)})
 
 
 class NodesHandler(Handler):
     async def get(self) -> None:
-        self.answer({"nodes": await self.call(self.coordinator.nodes)})
+        self.answer({"nodes": await self.call(self.services.fleet.nodes)})
 
 
 class DrainHandler(Handler):
     drained = True
 
     async def post(self, node: str) -> None:
-        self.answer(await self.call(self.coordinator.drain, node, self.drained), 202)
+        doc = self.read() if self.body else {}
+        wire.only_fields(doc, maybe=("at", "until") if self.drained else ())
+        begins = wire.time("at", doc.get("at"))
+        ends = wire.time("until", doc.get("until"))
+        if begins is None and ends is None:
+            self.answer(await self.call(self.services.drains.drain, node, self.drained), 202)
+            return
+        if begins is None:
+            begins = await self.call(self.services.status.wall)
+        self.answer(await self.call(self.services.reservations.plan_drain, node, begins, ends), 202)
 
 
 class UndrainHandler(DrainHandler):
@@ -147,13 +165,13 @@ class UndrainHandler(DrainHandler):
 
 class SnapshotHandler(Handler):
     async def get(self) -> None:
-        self.answer(await self.call(self.coordinator.snapshot))
+        self.answer(await self.call(self.services.simulations.snapshot))
 
 
 class JournalHandler(Handler):
     async def get(self) -> None:
         within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
-        self.answer(await self.call(self.coordinator.journal, within_s))
+        self.answer(await self.call(self.services.simulations.journal, within_s))
 
 
 class DecisionsHandler(Handler):
@@ -162,9 +180,9 @@ class DecisionsHandler(Handler):
         job_id = self.get_query_argument("job", None)
         if job_id is not None and len(job_id) > LONGEST_ID:
             raise Rejected("There is no job with so long a name.", 404)
-        self.answer({"decisions": await self.call(self.coordinator.decisions, job_id, limit)})
+        self.answer({"decisions": await self.call(self.services.history.decisions, job_id, limit)})
 
 
 class DecisionHandler(Handler):
     async def get(self, decision_id: str) -> None:
-        self.answer(await self.call(self.coordinator.decision, decision_id))
+        self.answer(await self.call(self.services.history.decision, decision_id))

@@ -12,7 +12,7 @@ class ProfilesHandler(Handler):
     body_limit = 1024 * 1024
 
     async def get(self, table: str) -> None:
-        self.answer({"rows": await self.call(self.coordinator.profiles, _known(table))})
+        self.answer({"rows": await self.call(self.services.profiles.profiles, _known(table))})
 
     async def post(self, table: str) -> None:
         _known(table)
@@ -23,7 +23,7 @@ class ProfilesHandler(Handler):
             raise Rejected("rows must be a list with at least one row.")
         if bad := [f"row {i + 1} must be an object" for i, row in enumerate(rows) if not isinstance(row, dict)]:
             raise Rejected("Some rows are not objects; none was stored.", problems=tuple(bad[:20]))
-        self.answer({"imported": await self.call(self.coordinator.import_profiles, table, rows)})
+        self.answer({"imported": await self.call(self.services.profiles.import_profiles, table, rows)})
 
 
 def _known(table: str) -> str:

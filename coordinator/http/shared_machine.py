@@ -7,7 +7,6 @@ uid without an account is refused all. The master token is root's. Used by `base
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -19,11 +18,10 @@ from tornado.iostream import IOStream
 from coordinator.adapters.accounts import Callers
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.user_tokens import UserTokens
-from coordinator.caller import FORBIDDEN, Caller
+from coordinator.caller import FORBIDDEN, UnixUser
 from coordinator.errors import Rejected
 from coordinator.http import peers
 from coordinator.http.auth import bearer, is_bearer
-from coordinator.http.coordinator_api import UserOperations
 
 ROOT = 0
 LONGEST_TOKEN_S = 366 * 86_400
@@ -34,13 +32,12 @@ class SharedMachine:
     """Tells the handlers of an application who calls."""
 
     callers: Callers
-    api_of: Callable[[Caller], UserOperations]
     tokens: UserTokens
     url: str  # of the dashboard: browsers reach no Unix socket
     clock: SystemClock
     peers: WeakKeyDictionary[IOStream, int] = field(default_factory=WeakKeyDictionary)  # of open connections
 
-    def caller_of(self, request: HTTPServerRequest, master: str) -> Caller | None:
+    def caller_of(self, request: HTTPServerRequest, master: str) -> UnixUser | None:
         """Return who calls the API; None where nobody has shown who it is. `Rejected`: a user who may nothing."""
         if came_by_unix_socket(request):
             return self.known(self.peer(request))
@@ -58,7 +55,7 @@ class SharedMachine:
             self.peers[stream] = uid
         return uid
 
-    def known(self, uid: int | None) -> Caller | None:
+    def known(self, uid: int | None) -> UnixUser | None:
         """Return the user of a uid. `Rejected` with status 403 where this machine has no such account."""
         if uid is None:
             return None

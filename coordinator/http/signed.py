@@ -13,7 +13,7 @@ from tornado.httputil import HTTPServerRequest, RequestStartLine
 from tornado.web import Application
 
 from coordinator.errors import Unauthorized
-from coordinator.http.base import Handler, log_access
+from coordinator.http.base import Handler, log_access, note_who_asks
 from coordinator.http.heartbeats.heartbeat_request import HeartbeatRequest, Sender, answered, sender
 from sidecar.protocol import HEADER_SIGNATURE
 
@@ -48,7 +48,7 @@ class HeartbeatHandler(SignedHandler):
         if self._refused is not None:
             raise self._refused
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.whole_coordinator.heartbeat, job_id, launch, self.body, signature))
+        self.reply(await self.call(self.all_services.messages.heartbeat, job_id, launch, self.body, signature))
 
 
 class KnownHeartbeat(HeartbeatRequest):
@@ -64,7 +64,7 @@ class KnownHeartbeat(HeartbeatRequest):
     def finish(self) -> None:
         self.body_came()
         try:
-            signed = answered(self._app.settings["coordinator"], sender(self._request.headers), self.body)
+            signed = answered(self._app.settings["services"].messages, sender(self._request.headers), self.body)
         except Exception as error:  # a mistake of ours, too, which is logged and explained there
             self._pass_on(error)
             return
@@ -72,6 +72,7 @@ class KnownHeartbeat(HeartbeatRequest):
             self._pass_on(None)
             return
         self.reply(*signed)
+        note_who_asks(self._app.settings, self.connection, f"job {sender(self._request.headers).job_id}")
         log_access(self._request, 200)
         if (hand_over := self._app.settings.get("hand_over")) is not None:
             hand_over(self.connection)
@@ -89,7 +90,7 @@ class ForwardedRequestHandler(SignedHandler):
 
     async def post(self) -> None:
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.whole_coordinator.take_request, job_id, launch, self.body, signature), 202)
+        self.reply(await self.call(self.all_services.messages.take_request, job_id, launch, self.body, signature), 202)
 
 
 class NodeHandler(SignedHandler):
@@ -99,4 +100,6 @@ class NodeHandler(SignedHandler):
         signature = self.request.headers.get(HEADER_SIGNATURE, "")
         if not signature:
             raise Unauthorized("This needs the signature of a node agent.")
-        self.reply(await self.call(self.whole_coordinator.node_reported, name, self.request.path, self.body, signature))
+        self.reply(
+            await self.call(self.all_services.messages.node_reported, name, self.request.path, self.body, signature)
+        )

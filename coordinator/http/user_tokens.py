@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.caller import UnixUser
 from coordinator.errors import Rejected
 from coordinator.http import wire
 from coordinator.http.base import Handler
@@ -11,10 +12,16 @@ from coordinator.http.shared_machine import LONGEST_TOKEN_S, SharedMachine, came
 class OwnTokensHandler(Handler):
     """Base of both: for users of a shared machine, by its Unix socket."""
 
-    def prepare(self) -> None:
-        super().prepare()
+    async def prepare(self) -> None:
+        await super().prepare()
         if self.request.method != "OPTIONS" and (self.shared is None or not came_by_unix_socket(self.request)):
             raise Rejected("Only users of a shared machine have tokens, and make them by its Unix socket.", 404)
+
+    @property
+    def user(self) -> UnixUser:
+        user = self.caller
+        assert isinstance(user, UnixUser)  # no other caller has passed `prepare`
+        return user
 
     @property
     def machine(self) -> SharedMachine:
@@ -27,7 +34,7 @@ class TokensHandler(OwnTokensHandler):
 
     async def get(self) -> None:
         machine = self.machine
-        self.answer({"tokens": await self.call(machine.tokens.of, self.caller.uid, machine.clock.wall())})
+        self.answer({"tokens": await self.call(machine.tokens.of, self.user.uid, machine.clock.wall())})
 
     async def post(self) -> None:
         machine = self.machine
@@ -36,7 +43,7 @@ class TokensHandler(OwnTokensHandler):
         lasts_s = doc["lasts_s"]
         if type(lasts_s) is not int or not 1 <= lasts_s <= LONGEST_TOKEN_S:
             raise Rejected(f"lasts_s must be a whole number of seconds from 1 to {LONGEST_TOKEN_S}, a year.")
-        who = self.caller
+        who = self.user
         made = await self.call(machine.tokens.make, who.uid, who.name, lasts_s, machine.clock.wall())
         self.answer({**made, "url": machine.url}, 201)
 
@@ -45,5 +52,5 @@ class TokenHandler(OwnTokensHandler):
     """Revokes one of them."""
 
     async def delete(self, token_id: str) -> None:
-        await self.call(self.machine.tokens.revoke, self.caller.uid, token_id)
+        await self.call(self.machine.tokens.revoke, self.user.uid, token_id)
         self.answer({"id": token_id})

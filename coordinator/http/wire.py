@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from coordinator.errors import Rejected
+from coordinator.unique_names import unique_names
 
 MAX_DEPTH = 32
 MAX_INTEGER = 2**63 - 1  # what MongoDB and SQLite can both hold
@@ -57,6 +58,13 @@ def whole(name: str, text: str | None, default: int, low: int, high: int) -> int
     return int(text)
 
 
+def time(name: str, value: Any) -> float | None:
+    """A time in a body, in seconds since 1970; None if there is none."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11):
+        raise Rejected(f"{name} must be a time in seconds since 1970.")
+    return None if value is None else float(value)
+
+
 def truth(name: str, text: str | None) -> bool:
     """A query flag; absent is false."""
     if text not in (None, "true", "false"):
@@ -68,7 +76,7 @@ def _parse(raw: bytes) -> Any:
     if not raw:
         raise Rejected("The body is empty: send a JSON object.")
     try:
-        return json.loads(raw.decode("utf-8"))
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
     except UnicodeDecodeError as error:
         raise Rejected(f"The body is not UTF-8 text (byte {error.start}).") from None
     except json.JSONDecodeError as error:

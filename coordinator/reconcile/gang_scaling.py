@@ -13,7 +13,7 @@ from coordinator.model.gang import GangFailure
 from coordinator.reconcile.actions import RequestLaunch, Step, Wait
 from coordinator.reconcile.observed_state import POLL_S, ComingLaunch, ObservedState
 from coordinator.reconcile.permanent_failures import is_permanent
-from coordinator.reconcile.transitions import fail_permanently, restart, retry, undo
+from coordinator.reconcile.transitions import fail_permanently, rest_fields, restart, retry, undo
 
 
 def pods_ready(w: ObservedState, growth: ComingLaunch) -> Step | None:
@@ -38,7 +38,7 @@ def pods_ready(w: ObservedState, growth: ComingLaunch) -> Step | None:
 def _keep_size(w: ObservedState, why: str) -> Step:
     """Undo the growth, and do not try again at once; no progress is lost."""
     step = undo(w, why)
-    return replace(step, changes={**step.changes, "retry_ts": w.wall + w.config.init_timeout_s / 10})
+    return replace(step, changes=step.changes | rest_fields(w, w.config.init_timeout_s / 10))
 
 
 def scale_pods(w: ObservedState) -> Step | None:

@@ -48,6 +48,7 @@ from coordinator.reconcile.transitions import (
     finished,
     frozen_ended,
     grant_fields,
+    hold,
     initialized_fields,
     launch_failed,
     launch_timed_out,
@@ -246,12 +247,21 @@ def _freeze(w: ObservedState) -> Step:
 
 def _pause(w: ObservedState) -> Step | None:
     if w.op.kind == "restart" and w.job.held:
-        return Wait(None, "it is held until its user resumes it")
+        return _rest_held(w)
     # Its GPUs wait with it, so a clock that was set back must not make it longer: `waited_s` cannot be set.
     longest_s = w.config.retry_s * 2 ** max(0, w.job.retries - 1)
-    if w.op.kind == "restart" and w.job.rests(w.wall) and w.waited_s < longest_s:
-        return Wait(min(w.job.retry_ts - w.wall, longest_s - w.waited_s), "pause before starting again")
+    rest_s = w.job.rest_s(w.at)
+    if w.op.kind == "restart" and rest_s > 0 and w.waited_s < longest_s:
+        return Wait(min(rest_s, longest_s - w.waited_s), "pause before starting again")
     return None
+
+
+def _rest_held(w: ObservedState) -> Step:
+    """Wait for the user of a held job that kept its launch; one that kept it for a copy in memory gives it back."""
+    keeps_launch = w.checkpoints_in_pod or w.job.keeps_pod
+    if keeps_launch or w.lost or w.seen is None or w.seen.unwritten or w.shim.trainer != "exited":
+        return Wait(None, "it is held until its user resumes it")
+    return hold(w, str(w.job.held))
 
 
 def _conclude_stop(w: ObservedState) -> Step:
@@ -425,7 +435,8 @@ def _cancel(w: ObservedState) -> Step:
 def _stop_for_good(w: ObservedState) -> Step:
     """Stop it without a next start. One that was cancelled is not waited for longer than its grace."""
     hurry = w.job.cancel
-    if w.trains and not w.runs and not (hurry and any(shim.patient for shim in w.shims)):
+    calls_driver = any(shim.freezes and shim.stop_at is None for shim in w.shims)  # freezing or thawing it; it may hang
+    if w.trains and not w.runs and not (hurry and (calls_driver or any(shim.patient for shim in w.shims))):
         return Wait(POLL_S, "saving")
     highest = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation)
     stop = command_id(w.job.id, highest, "stop")  # other pods of a gang may have obeyed it already

@@ -7,10 +7,11 @@ step has a failpoint before and after it, at which tests kill the process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from coordinator.adapters.pod_access import NoSeats
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, ReshapeError, Transient
 from coordinator.model import states as s
@@ -27,7 +28,7 @@ from coordinator.model.grace import ENDLESS_S, grace_s
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import leased
 from coordinator.model.tables import JobChanges, JobRow
-from coordinator.ports import Clock, Platform, Sidecars
+from coordinator.ports import Clock, Platform, PodAccess, Sidecars
 from coordinator.reconcile.actions import (
     RequestLaunch,
     RequestRemoval,
@@ -38,6 +39,7 @@ from coordinator.reconcile.actions import (
     WriteGpu,
     WriteJob,
 )
+from coordinator.reconcile.filtered_pods import close_before, is_at_rest, open_before
 from coordinator.reconcile.gang_observer import GangObserver, startup_problem
 from coordinator.reconcile.gpu_writes import together, write_together
 from coordinator.reconcile.lifecycle import next_step
@@ -48,14 +50,15 @@ from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command
 
 log = logging.getLogger(__name__)
 
+CANNOT_CLOSE = "its GPUs cannot be closed to it"
 UNREACHABLE_BEATS = 4
 STEPS_AT_ONCE = 200  # more steps in a row than any operation needs: a bug
 
 
 class Unanswered(NamedTuple):
-    """A command that a sidecar has not answered."""
+    """A command that a sidecar has not answered, or a node's agent has not carried out."""
 
-    command: str  # stop or start
+    command: str  # stop or start; of an agent open or close
     since: float
     why: str
 
@@ -89,12 +92,14 @@ class Reconciler:
         launch_doc: Callable[[JobRecord], JobRow] = lambda job: job.doc,
         node_unavailable: Callable[[str | None], bool] = lambda node: False,
         last_course: Callable[[JobRecord], JobChanges] = lambda job: {},
+        access: PodAccess | None = None,
     ) -> None:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._record, self._failpoint, self._launch_doc = record, failpoint, launch_doc
         self._node_unavailable = node_unavailable
         self._last_course = last_course
+        self._access = access or NoSeats()
         self._gangs = GangObserver(reports, platform, config, node_unavailable)
         self._trackers: dict[str, _JobTracker] = {}
 
@@ -237,16 +242,53 @@ class Reconciler:
             self._remove(job, launch, step.why)
             self._record(job, RemovalRequested(launch))
         elif isinstance(step, StopTrainer | StartTrainer):
+            self._open_filters(job, step)
             self._command(observed, step)
 
     def _write_gpus(self, observed: ObservedState, first: WriteGpu) -> None:
         """Write a GPU and those that the same step would write next; any of them may be all that a crash leaves."""
         steps = together(observed, first)
+        self._close_filters(observed, steps)
         written = write_together(self.cache, observed.gpus, steps)
         for after in written:
             self._record(observed.job, GpuChanged(observed.gpus[after.id], after))
         if len(written) < len(steps):
             raise Conflict(f"GPUs of job {observed.job.id} were changed meanwhile: read them again.")
+
+    def _open_filters(self, job: JobRecord, step: StopTrainer | StartTrainer) -> None:
+        """Open its GPUs to the job's pods before a start; until then it waits as for a sidecar that does not answer."""
+        if not isinstance(step, StartTrainer):
+            return
+        try:
+            open_before(self._access, job, step)
+        except Transient as error:
+            self._note_agent(job, "open", str(error))
+            raise
+
+    def _close_filters(self, observed: ObservedState, steps: Sequence[WriteGpu]) -> None:
+        """Close GPUs to the pods of those that lose them. Where that cannot be done, the pod of a job at rest goes."""
+        job = observed.job
+        try:
+            close_before(self._access, observed, steps)
+            self._note_agent(job, "close", "")
+        except Transient as error:
+            self._note_agent(job, "close", str(error))
+            left = job.operation.leaves if job.operation is not None else None
+            if is_at_rest(job) and job.launch and not observed.remove_asked:
+                self._remove(job, job.launch, CANNOT_CLOSE)
+            elif left is not None and left != job.launch and not observed.old_launch_removed:
+                self._remove(job, left, CANNOT_CLOSE)  # it trains elsewhere from now on
+            raise
+
+    def _note_agent(self, job: JobRecord, command: str, why: str) -> None:
+        """Note why a node's agent does not open or close GPUs to a pod, and since when; empty: it has done so."""
+        tracker = self._trackers[job.id]
+        before = tracker.unanswered
+        since = before.since if before is not None and before.command == command else self.clock.now()
+        if why:
+            tracker.unanswered = Unanswered(command, since, why)
+        elif before is not None and before.command == command:
+            tracker.unanswered = None
 
     def _launch(self, job: JobRecord, step: RequestLaunch) -> None:
         self.platform.keep(job.doc)

@@ -30,6 +30,7 @@ from coordinator.reconcile.permanent_failures import is_permanent
 
 ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
 TAKEN_BEATS = 2.0  # after which it is known which GPUs others of the machine use
+NOT_REMADE = "its pod cannot be made anew"
 LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash counts as the first
 
 
@@ -134,14 +135,19 @@ def _stepped(w: ObservedState) -> bool:
 def hold(w: ObservedState, why: str) -> WriteJob:
     """Let a job that does not start again wait until its user resumes it, with its checkpoint and without GPUs.
 
-    One whose checkpoints lie in its pod keeps pod and GPUs, since the checkpoints would go with them.
+    One whose checkpoints lie in its pod keeps pod and GPUs, since the checkpoints would go with them. So does one whose
+    pod cannot be made anew, and one whose newest checkpoint is in memory only, until its disk has room for that.
     """
-    stays = w.checkpoints_in_pod and w.shim.trainer == "exited" and not w.lost
+    unwritten = w.seen is not None and w.seen.unwritten
+    kept = w.checkpoints_in_pod or w.job.keeps_pod or unwritten
+    stays = kept and w.shim.trainer == "exited" and not w.lost
     step = restart(w, why) if stays else requeue(w, why)
+    if step.changes["state"] == s.FAILED:
+        return step
     changes: JobChanges = {**step.changes, "held": why, "retries": 0}
     if changes["state"] == s.SUBMITTED:
         changes["suspended"] = True
-    changes["message"] = sentence = describe_hold(JobRecord({**w.job.doc, **changes}))
+    changes["message"] = sentence = describe_hold(JobRecord({**w.job.doc, **changes}), unwritten)
     return WriteJob("hold", changes, JobHeld(sentence))
 
 
@@ -149,6 +155,8 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
     """Begin a restart on the same GPUs, under the next generation; never of what must not run twice."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
+    if w.job.is_bare_pod and w.lost:
+        return failed(w, f"{w.launch_failure or why}; {NOT_REMADE}")
     why = f"{why}; {resume_point(w)}"
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
     have = _still_mine(w)
@@ -162,10 +170,16 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
     if w.job.operation and w.op.forced:
         reshape["forced"] = True
     changes: JobChanges = {
-        "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
+        "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, **rest_fields(w, pause),
         **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
     return WriteJob("restart", changes, JobRestarting(why))
+
+
+def rest_fields(w: ObservedState, seconds: float) -> JobChanges:
+    """Return the fields by which a job is not tried again for so long, whatever the wall clock does meanwhile."""
+    until = w.wall + seconds
+    return {"retry_ts": until, "retry_mark": w.at.mark(until)}
 
 
 def resume_point(w: ObservedState) -> str:
@@ -192,7 +206,7 @@ def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
         )
         changes: JobChanges = {"state": s.RUNNING, "reshape": None, "message": message}
         if w.op.kind == "move":  # not again at once
-            changes["retry_ts"] = w.wall + w.config.init_timeout_s / 10
+            changes |= rest_fields(w, w.config.init_timeout_s / 10)
         return WriteJob("undo", changes, OperationUndone(why))
     if w.op.kind == "restart" and w.job.generation < w.op.generation:
         return requeue(w, why)
@@ -203,9 +217,11 @@ def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: flo
     """Return to the queue after a fault; `retries` if it was the job's own, which counts as a retry."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
+    if w.job.is_bare_pod and w.job.launch > 0 and w.job.doc.get("up") == w.job.launch:  # the queue would take its pod
+        return failed(w, f"{why}; {NOT_REMADE}")
     count = w.job.retries if retries is None else retries
     pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
-    changes: JobChanges = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
+    changes: JobChanges = {**_queued(w, why), "retries": count, **rest_fields(w, pause)}
     if not _loss_undetermined(w):
         changes["stopped_by_us"] = None  # a fault ended it
     return WriteJob("undo", changes, OperationUndone(why))
@@ -235,6 +251,8 @@ def launch_failed(w: ObservedState, why: str) -> Step:
     """Return to the queue, or fail after the last retry; a victim that still trains has lost nothing."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
+    if w.job.is_bare_pod:
+        return failed(w, f"could not be launched: {why}; {NOT_REMADE}")
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
     if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
         said = f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else "")
@@ -275,6 +293,8 @@ def yielded(w: ObservedState) -> Step:
     Its trainer has ended.
     """
     why = save_failure(w) or str(w.job.doc.get("message") or "")
+    if w.job.is_bare_pod:
+        return failed(w, f"{why}; {NOT_REMADE}")
     more_urgent = list(w.op.yields_to)
     changes = _queued(w, why) | {"preempts": w.job.preempts + bool(more_urgent), "yields_to": more_urgent}
     changes["stopped_by_us"] = None if w.frozen or w.broken_off else w.op.generation
@@ -355,9 +375,16 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None,
+        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None, "late_s": _late_s(w),
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
+
+
+def _late_s(w: ObservedState) -> float | None:
+    """Return by how many seconds it misses its deadline, 0 if it does not; None where only the wall clock tells."""
+    target_s = requirements.seconds(w.job.doc.get("sla"))
+    since = w.job.submitted(w.at)
+    return None if target_s is None or since is None else max(0.0, w.now - since - target_s)
 
 
 def checkpoint_loss(w: ObservedState) -> JobChanges:

@@ -21,7 +21,7 @@ LAUNCHED = s.LAUNCHED - {s.INITIALIZING}  # one that comes up is launched anew, 
 log = logging.getLogger(__name__)
 
 
-ROWS = ("gpus", "nodes", "queues")  # of which memory has the whole
+ROWS = ("gpus", "nodes", "queues", "reservations")  # of which memory has the whole
 
 
 def restore(store: Store, remembered: Mapping[str, Sequence[Doc]]) -> None:

@@ -23,7 +23,7 @@ VERSION = 1
 TABLES = (
     "jobs", "gpus", "nodes", "launches", "queues", "slamls", "readers", "decisions", "events", "heartbeats",
     "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions", "usage",
-    "shares",
+    "shares", "gpu_use", "reservations",
 )  # fmt: skip  # but terms, which say who acts
 PART = 1_000  # rows after which the term is looked at again
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adaptive_scheduler.decision import Finish, Move, Operation, Requeue, Reshape, Start, workers_of
-from adaptive_scheduler.policies.evictions import DRAIN
+from adaptive_scheduler.policies.evictions import ASKED_BACK, DRAIN
 from adaptive_scheduler.snapshot import Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
@@ -53,7 +53,7 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Jo
         case Move():
             return _move(decision, job, context)
         case Requeue():
-            freeze = {"freeze": True} if freezable(job) else {}
+            freeze = {"freeze": True} if freezable(job) and decision.explanation.algorithm != ASKED_BACK else {}
             return _stopped("requeue", job, yields_to=list(decision.yields_to), **freeze)
         case Finish():
             return _stopped("finish", job)
@@ -61,7 +61,7 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Jo
 
 def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChanges:
     """Concrete GPUs: idle ones first, then the victims' last ones; a victim keeps its first ones."""
-    to = [g for worker in workers_of(decision) for g in idle_gpus(worker, context)]
+    to = [g for worker in workers_of(decision) for g in idle_gpus(worker, context, job.pool)]
     gifts = list[Doc]()
     for giver in decision.victims:
         victim = context.seen[giver.job]
@@ -76,15 +76,18 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChang
 
 
 def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Keep the job's first GPUs on each host, faulty ones last, and add idle ones there and on further hosts."""
+    """Keep the job's first GPUs on each host, opportunistic and faulty ones last.
+
+    Adds idle ones there and on further hosts.
+    """
     if job.gpus_per_pod:
         to = _of_gang(decision, job, context)
         return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
     to = []
     for worker in workers_of(decision):
         has = [g for g in job.gpu_ids if g in context.gpus and context.gpus[g].node == worker.node]
-        keeps = sorted(has, key=lambda g: context.gpus[g].faulty)[: worker.num_gpus]
-        to += keeps + idle_gpus(Worker(worker.node, worker.num_gpus - len(keeps)), context)
+        keeps = sorted(has, key=lambda g: (context.gpus[g].faulty, context.gpus[g].opportunistic))[: worker.num_gpus]
+        to += keeps + idle_gpus(Worker(worker.node, worker.num_gpus - len(keeps)), context, job.pool)
     return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
 
 
@@ -93,7 +96,7 @@ def _of_gang(decision: Reshape, job: JobRecord, context: BindingContext) -> list
     to = list(job.gpu_ids[: decision.num_gpus])
     for worker in workers_of(decision):
         has = sum(context.gpus[g].node == worker.node for g in to if g in context.gpus)
-        to += idle_gpus(Worker(worker.node, worker.num_gpus - has), context) if worker.num_gpus > has else []
+        to += idle_gpus(Worker(worker.node, worker.num_gpus - has), context, job.pool) if worker.num_gpus > has else []
     return to
 
 
@@ -104,8 +107,9 @@ def _move(decision: Move, job: JobRecord, context: BindingContext) -> JobChanges
     """
     free_of_charge = not job.uses_cpu or decision.explanation.algorithm == DRAIN
     spends = {} if free_of_charge else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
+    to = idle_gpus(Worker(decision.node, decision.num_gpus), context, job.pool)
     reshape: Doc = {
-        "kind": "move", "from": list(job.gpu_ids), "to": idle_gpus(Worker(decision.node, decision.num_gpus), context),
+        "kind": "move", "from": list(job.gpu_ids), "to": to,
         "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",
     }  # fmt: skip
     if job.doc.get("origin") == "volcano":  # Volcano recreates the pod of a user's Volcano Job once it is gone
@@ -119,12 +123,16 @@ def _stopped(kind: str, job: JobRecord, **more: object) -> JobChanges:
     return {"state": s.ADJUSTING, "reshape": reshape}
 
 
-def idle_gpus(worker: Worker, context: BindingContext) -> list[str]:
-    """At most `worker.num_gpus` idle GPUs of a node, without those that an operation names but has not claimed yet."""
+def idle_gpus(worker: Worker, context: BindingContext, pool: str = "") -> list[str]:
+    """Return at most `worker.num_gpus` idle GPUs of a node for jobs of this pool.
+
+    Without those that an operation names but has not claimed yet.
+    """
     node = context.nodes.get(worker.node)
     here = [context.gpus[g.id] for g in node.gpus if g.id in context.gpus] if node is not None else []
-    free = [g for g in here if (g.node, g.state) == (worker.node, s.IDLE)]
+    free = [g for g in here if (g.node, g.state, g.pool) == (worker.node, s.IDLE, pool or None)]
     if free:  # else no need to look at all jobs
         promised = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
         free = [g for g in free if g.id not in promised]
-    return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index") or 0, g.id))][: worker.num_gpus]
+    free.sort(key=lambda g: (g.opportunistic, g.doc.get("index") or 0, g.id))
+    return [g.id for g in free][: worker.num_gpus]

@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from adaptive_scheduler.decision import Decision, Move, Requeue, Reshape, Start
+from adaptive_scheduler.decision import Decision, Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.models.prediction import of_unknown_end, reshape_cost_s
+from adaptive_scheduler.reserved_gpus import RESERVED
+from adaptive_scheduler.rights.limits import BORROW, BUDGET, LIMIT, USER_LIMIT
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from adaptive_scheduler.tentative_snapshot import after
@@ -24,8 +26,15 @@ from coordinator.model.records import Doc, JobRecord
 from coordinator.scheduling.receipts import stood_still
 from coordinator.telemetry.node_load import NodeLoad, node_loads
 
+RULES = frozenset({BUDGET, LIMIT, BORROW, USER_LIMIT, RESERVED})
+"""By which jobs wait although GPUs are idle."""
 COUNTED = 50
 """Most jobs whose ids are stored with the makespan that was predicted of them; of more its receipt is not made."""
+
+
+def rule_of(hold: Hold) -> str:
+    """Return the rule that keeps a job from GPUs even if they are idle; empty where it is missing GPUs."""
+    return hold.explanation.algorithm if hold.explanation.algorithm in RULES else ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ class CycleResult:
     @cached_property
     def expected_times(self) -> dict[str, ExpectedTimes]:
         """Return the expected times by job, in seconds from `at`."""
-        return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings)
+        bound = {one.job for one in self.decisions if isinstance(one, Hold) and rule_of(one)}
+        return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings, bound)
 
     @cached_property
     def node_loads(self) -> dict[str, NodeLoad]:

@@ -1,7 +1,7 @@
 """Finds jobs that can never start because `depends_on` leads from one of them back to itself. Pure.
 
 Promises: a job is named if and only if it is in such a circle or waits for one, and each search looks at a job once.
-`DependencyController` tells it of waiting jobs, `coordinator/api/api_service.py` refuses the job that would close one.
+`DependencyController` tells it of waiting jobs, `coordinator/api/submissions.py` refuses the job that would close one.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Holds:
             self._training = {job.id for job in jobs.values() if job.state == s.RUNNING and self._was_held(job)}
         for job_id in sorted(self._training.difference(decided)):
             job, shown = jobs.get(job_id), snapshot.job.get(job_id)
-            if shown is not None and shown.leased:  # after a restart, until it has reported
+            if shown is not None and shown.busy:  # after a restart, until it has reported
                 continue
             with suppress(Conflict):  # it has changed, and is looked at again
                 if job is not None and job.state == s.RUNNING and job.operation is None:

@@ -38,10 +38,11 @@ from coordinator.model.events import (
     SavingTold,
     StepsAgain,
 )
+from coordinator.model.owner_names import owner_of_job
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import ObservedJob
-from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, Moment, number, show
-from coordinator.model.tables import JobChanges, JobRow, QueueRow
+from coordinator.model.records import POOL, RECREATE, SHARED, UNLIMITED, JobRecord, Moment, number, show
+from coordinator.model.tables import JobChanges, JobRow, NodeRow, QueueRow
 from coordinator.ports import Clock, Doc, moment_of
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
@@ -51,6 +52,10 @@ from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.image_builds import ImageBuilds
+from coordinator.scheduling.pool import GpuPool
+from coordinator.scheduling.queue_shares import QueueShares
+from coordinator.scheduling.reservation_rows import TABLE as RESERVATIONS
+from coordinator.scheduling.reservation_rows import from_rows, with_windows
 from coordinator.scheduling.shares_file import SharesFile
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
@@ -68,7 +73,7 @@ log = logging.getLogger(__name__)
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
 LIMIT_NEWS = 0.2  # a smaller relative change of a limit is set without an event
 LIMITS_KEPT = 16  # decisions on limits that are kept per job for `explain`
-TABLES = ("speed_profiles", "overheads", "accuracy_profiles", "nodes", "queues")
+TABLES = ("speed_profiles", "overheads", "accuracy_profiles", "nodes", "queues", RESERVATIONS)
 
 
 Decide = Callable[[ClusterSnapshot, float, Settings], tuple[Decision, ...]]
@@ -93,6 +98,8 @@ class DecisionLoop:
         self.decide: Decide | None = None  # which an experiment sets in place of the scheduler
         self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder(telemetry.give_way)
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
+        self.reservations: list[Doc] = []
+        """Rows of GPUs that are kept for users, and of nodes that are drained for a time."""
         self._tables: dict[str, list[Doc]] = {}  # the rows of `TABLES`
         self.tables_number: int | None = None  # of the store's changes, at their last reading
         self._news: set[str] = set()  # jobs that were heard of and not looked at for what their reports show
@@ -108,7 +115,12 @@ class DecisionLoop:
         self.unmarked = UnmarkedDocuments()
         self._unlisted = UnlistedGpus(cache)
         self.shares_file = SharesFile(config.shares, cache.store)
-        self.accounts = UsageAccounts(cache.store, clock)
+        self.queue_shares = QueueShares(config.queue)
+        self.accounts = UsageAccounts(cache.store, clock, self._count_held)
+        self.pool = GpuPool(cache, clock, config, settings)
+
+    def _count_held(self, passed_s: float, wall: float, held: float) -> None:
+        self.telemetry.gpu_use.count_held(passed_s, wall, held, len(self.cache.gpus()))
 
     def tick(self, read: bool = True) -> None:
         """Run one cycle of the loop. Errors of the store pass through.
@@ -119,11 +131,13 @@ class DecisionLoop:
             new = self.cache.refresh()  # 1 read
             self._read_tables()
             self._unlisted.retire(self.inputs.nodes)
-            self.shares_file.refresh(len(self.cache.gpus()))
-            self.inputs = replace(self.inputs, shares=self.shares_file.shares)
+            self.shares_file.refresh(self.cache.gpus_by_type())
+            shares = self.queue_shares.update(self.shares_file.shares, self.queues)
+            self.inputs = replace(self.inputs, shares=shares)
             self._admit(new)  # 2 accept, or mark what is wrong
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())
+        self.pool.look(self.queues)
         self._record_progress()
         waiting = [*self._dependencies.sync(read), *self._image_builds.sync()]
         seen: Mapping[str, JobRecord] = self.cache.jobs()
@@ -141,6 +155,7 @@ class DecisionLoop:
         self._last_cycle = CycleResult(snapshot, decisions, began, self.settings)
         held = {decision.job for decision in decisions}
         decisions = self.reasons.told(snapshot, decisions, began)
+        decisions = self.pool.told(snapshot, decisions)
         basis = DecisionBasis(seen, snapshot, took)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the operation
             try:
@@ -150,12 +165,19 @@ class DecisionLoop:
         self._holds.withdraw(self.cache.jobs(), snapshot, held)
         self._slamls.sync(snapshot, read)  # 6 jobs and status of Slamls
         self.accounts.decided(snapshot, decisions)
+        self.pool.decide(snapshot, self.inputs.nodes)
+
+    def read(self) -> None:
+        """Read the store and decide nothing, so that it is shown what is there."""
+        self.cache.refresh()
+        self._read_tables()
 
     def begin(self) -> None:
         """Begin to act: drop per-job memory, which is outdated if another coordinator has acted."""
         self._holds.begin()
         self.accounts.begin()
         self.garbage_collector.begin()
+        self.pool.begin()
 
     def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:
         """Drop the memory of all jobs but these."""
@@ -248,19 +270,23 @@ class DecisionLoop:
 
     def refused_by_shares(self, doc: JobRow) -> str:
         """Return why its owner may not submit to its queue; empty if that is allowed."""
-        shares = self.shares_file.shares
-        (queue, user) = _named(doc)
+        shares = self.queue_shares.shares
+        (queue, user) = self._named(doc)
         if why := shares.refusal(queue, user):
             return why
         name = shares.queue_of(queue, user)
         most = shares.queue(name).max_jobs
         if most is None:
             return ""
-        named = (_named(job.doc) for job in self.cache.jobs().values() if job.state not in s.ENDED)
+        named = (self._named(job.doc) for job in self.cache.jobs().values() if job.state not in s.ENDED)
         count = sum(other[1] == user and shares.queue_of(*other) == name for other in named)
         if count < most:
             return ""
         return f"user {user!r} has {count} unfinished jobs in queue {name}, and shares.yaml lets one user have {most}"
+
+    def _named(self, doc: JobRow) -> tuple[str, str]:
+        """Return the queue that a job document names, empty where it names none, and whose the job is."""
+        return str(doc.get("queue") or ""), owner_of_job(doc, self.config.default_owner)
 
     def _accepted(self, job: JobRecord) -> JobChanges:
         at = moment_of(self.clock)
@@ -270,14 +296,14 @@ class DecisionLoop:
     def _devices(self, job: JobRecord) -> str:
         """The device mode of its queue: the GPUs that its launches see."""
         queue = self.queues.get(str(job.doc.get("queue") or QUEUE), {})
-        return RECREATE if queue.get("devices") == RECREATE else SHARED
+        return next((mode for mode in (RECREATE, POOL) if queue.get("devices") == mode), SHARED)
 
     def _apply_queue_modes(self) -> None:
         """Copy a changed device mode of a queue to its waiting jobs that have no launch; others keep theirs."""
         for job in self._queued.of(self.cache.jobs()).values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
-            if job.operation is None and at_rest and job.recreated != (mode == RECREATE):
+            if job.operation is None and at_rest and (job.doc.get("devices") or SHARED) != mode:
                 with suppress(Conflict):
                     self.cache.write_job(job, {"devices": mode}, "devices")
 
@@ -300,6 +326,7 @@ class DecisionLoop:
         profiles = self.telemetry.profiles = Profiles.from_rows(*(self._tables[table] for table in TABLES[:3]))
         nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
+        self.reservations = self._tables[RESERVATIONS]
         known, config = self.telemetry.estimator.observations(), self.config
         self.inputs = SnapshotInputs(
             profiles,
@@ -308,7 +335,7 @@ class DecisionLoop:
             config.checkpoints_last,
             config.many_pods,
             config.grace_s,
-            self.shares_file.shares,
+            self.queue_shares.shares,
             config.default_owner,
         )
 
@@ -351,10 +378,15 @@ class DecisionLoop:
     ) -> ClusterSnapshot:
         # At once: the builder works out anew what depends on how the clocks differ.
         at = Moment(now, self.clock.wall(), self.clock.boot_id())
-        nodes = self.telemetry.nodes.as_heard(self.inputs.nodes)
-        known = replace(self.inputs, nodes=nodes, observations=self.telemetry.estimator.observations())
+        known = replace(self.inputs, nodes=self.nodes_now(), observations=self.telemetry.estimator.observations())
         snapshot = builder.build(jobs, self.cache.gpus(), seen, known, at)
-        return snapshot.then(used=self.accounts.use)
+        kept = self.accounts
+        return snapshot.then(used=kept.use, spent=kept.spent, reservations=from_rows(self.reservations, at))
+
+    def nodes_now(self) -> Mapping[str, NodeRow]:
+        """Return the documents of nodes, with what their agents report, drained where that is planned for now."""
+        heard = self.telemetry.nodes.as_heard(self.inputs.nodes)
+        return with_windows(heard, self.reservations, self.clock.wall()) if self.reservations else heard
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""
@@ -447,14 +479,17 @@ class DecisionLoop:
 
         An unchanged limit is only renewed.
         """
-        wall, cores = self.clock.wall(), decision.cores
+        at = moment_of(self.clock)
+        cores = decision.cores
         until: JobChanges = UNLIMITED
         if cores is not None:
-            until = {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s, "limit_by": decision.by}
-        if cores == job.limit_left(wall)[0]:
+            until_ts = at.wall + decision.lasts_s
+            mark = at.mark(until_ts)
+            until = {"cpu_limit": cores, "limit_ts": until_ts, "limit_mark": mark, "limit_by": decision.by}
+        if cores == job.limit_left(at)[0]:
             self.cache.write_job(job, until, "limit")
             return
-        known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
+        known = number(job.doc.get("limit_told")) if job.limit_left(at)[0] else None
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measurements are noisy
         count = job.limits_told + news
         announced: JobChanges = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
@@ -483,11 +518,6 @@ class DecisionLoop:
         doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis)
         self.cache.store.put("decisions", doc)
         return decision_id
-
-
-def _named(doc: JobRow) -> tuple[str, str]:
-    """The queue and the user that a job document names; empty where it names none."""
-    return str(doc.get("queue") or ""), str(doc.get("owner") or "")
 
 
 def _operator_request(job: JobRecord, decision: Decision) -> str:

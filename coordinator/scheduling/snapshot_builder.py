@@ -219,6 +219,7 @@ def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: 
         lent_cores=min(others.lent_cores, cores),
         schedulable=takes_work(doc),
         drained=bool(doc.get("drained")),
+        cordoned=not doc.get("schedulable", True),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,
@@ -236,5 +237,15 @@ def _share(used: float, whole: float) -> float:
 def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     """A GPU; an idle one that an operation names counts as reserved before it is claimed."""
     if gpu.state == s.IDLE and promised is not None:
-        return Gpu(gpu.id, "reserved", promised)
-    return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by, gpu.used_by_others)
+        return Gpu(gpu.id, "reserved", promised, pool=gpu.pool)
+    asked = gpu.doc.get("asked_back") if gpu.faulty else None
+    return Gpu(
+        gpu.id,
+        cast(GpuState, gpu.state),
+        gpu.job,
+        gpu.held_by,
+        gpu.used_by_others,
+        pool=gpu.pool,
+        asked_back=bool(asked),
+        overdue=asked == "overdue",
+    )

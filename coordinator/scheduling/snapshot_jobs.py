@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
-from adaptive_scheduler.snapshot import Job, JobState, Worker
+from adaptive_scheduler.snapshot import Job, JobState, Preemption, Worker
 from coordinator.model import pod_fields, requirements, resumption, time_limit
 from coordinator.model import states as s
+from coordinator.model.owner_names import owner_of_job
 from coordinator.model.progress import (
     ObservedJob,
     TrainingSpeed,
@@ -26,6 +27,7 @@ from coordinator.model.progress import (
 )
 from coordinator.model.records import JobRecord, Moment, number
 from coordinator.model.schema import image_fields
+from coordinator.model.schema.job_fields import LEAST_WEIGHT
 from coordinator.scheduling import dependencies
 from coordinator.telemetry.changed_jobs import changed
 
@@ -176,10 +178,10 @@ def _kept(
 
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
     """The job with the fields that its document alone decides; it needs those of `_observed`."""
-    held = _held(job)
+    held = held_gpus(job)
     # One that waits for other jobs or its image says so, not this.
     suspended = job.suspended and not dependencies.is_waiting(job) and not image_fields.is_wanted(job.doc)
-    stays = not (basis.checkpoints_last or job.doc.get("checkpoint_claim"))
+    stays = job.keeps_pod or not (basis.checkpoints_last or job.doc.get("checkpoint_claim"))
     beside = pod_fields.requested_beside(job.doc) if basis.in_pods and job.uses_cpu else pod_fields.SidecarRequests()
     target = requirements.target(job.doc)
     return partial(
@@ -198,12 +200,13 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,
         suspended=suspended,
-        held=resumption.describe_hold(job) if suspended and job.held else "",
+        held=_why_held(job) if suspended else "",
         reshape_cost_s=job.doc.get("reshape_cost_s"),
         relaunches=job.recreated and job.gpus_per_pod is None,
         gpu_type=job.doc.get("gpu_type"),
         pinned=job.frozen or job.doc.get("pinned") or (_place(job) if stays else None),
         stays=stays,
+        keeps_pod=job.keeps_pod,
         max_workers=_hosts(job),
         gpus_per_pod=job.gpus_per_pod or 0,
         target=target.value if target else None,
@@ -219,11 +222,30 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         expected_s=number(job.doc.get("expected_s")),
         preempts=job.preempts,
         yields_to=(job.operation or job).yields_to,
-        owner=str(job.doc.get("owner") or basis.default_owner),
+        owner=owner_of_job(job.doc, basis.default_owner),
+        pool=job.pool,
         queue=str(job.doc.get("queue") or ""),
         priority=int(number(job.doc.get("priority"), -math.inf) or 0),
-        preemption=job.doc.get("preemption") or "any",
+        weight=number(job.doc.get("weight"), LEAST_WEIGHT) or 1.0,
+        preemption=_preemption(job),
     )
+
+
+def _preemption(job: JobRecord) -> Preemption:
+    """Return what may be taken of it for others; all of it only where it can be launched anew."""
+    asked = job.doc.get("preemption")
+    if asked == "never":
+        return "never"
+    return "shrink" if asked == "shrink" or job.keeps_pod else "any"
+
+
+def _why_held(job: JobRecord) -> str:
+    """Return why a suspended job is not started again, or was not started at all; empty if somebody suspended it."""
+    if job.held:
+        return resumption.describe_hold(job)
+    if job.doc.get("hold") and job.launch == 0:
+        return f"{job.id} was submitted to wait: `reshape release {job.id}` lets it start."
+    return ""
 
 
 def _observed(
@@ -235,7 +257,7 @@ def _observed(
     submit_s: float,
 ) -> Callable[..., Job]:
     """The job with the fields that observations decide, too; it needs those of `_now`. `nodes`: of each GPU."""
-    held = _held(job)
+    held = held_gpus(job)
     done, total = iteration_counts(job, seen.beat)
     value, target = last_measurement(job, seen.beat), requirements.target(job.doc)
     state_bytes, state_path = state_of(seen.beat)
@@ -268,12 +290,12 @@ def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment
     """The whole job, with the fields that the time decides, until `_until`."""
     ran_s, _ = _coarse(job.ran_s(at))
     ends_after_s = time_limit.asked_after_s(job, grace_s)
-    limit, limit_s = job.limit_left(at.wall)
+    limit, limit_s = job.limit_left(at)
     return make(
         running_s=ran_s,
         time_is_up=ends_after_s is not None and job.ran_s(at) >= ends_after_s and not job.cancel,
-        leased=_leased(job, seen, booked, at.wall),
-        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if _held(job) or job.uses_cpu else 0.0,
+        busy=_is_busy(job, seen, booked, at),
+        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if held_gpus(job) or job.uses_cpu else 0.0,
         cpu_limit=limit,
         limit_until_s=None if limit is None else at.now + limit_s,
         task_s=ran_s,
@@ -289,8 +311,8 @@ def _coarse(ran_s: float) -> tuple[float, float]:
 def _until(job: JobRecord, at: Moment, grace_s: float) -> float:
     """When a field that the time decides changes next, by the wall clock; infinite if none will."""
     wall = at.wall
-    _, limit_s = job.limit_left(wall)
-    until = [ts for ts in (job.retry_ts if job.rests(wall) else 0.0, wall + limit_s) if ts > wall]
+    _, limit_s = job.limit_left(at)
+    until = [wall + left_s for left_s in (job.rest_s(at), limit_s) if left_s > 0]
     if job.runs_since is not None:
         ran_s = job.ran_s(at)
         told_s, step = _coarse(ran_s)
@@ -315,11 +337,11 @@ def _place(job: JobRecord) -> str | None:
     if op is not None and op.kind == "move":
         return op.node
     gone = op is not None and op.kind in ("requeue", "finish")
-    return job.node if (_held(job) or job.uses_cpu) and not gone else None
+    return job.node if (held_gpus(job) or job.uses_cpu) and not gone else None
 
 
-def _held(job: JobRecord) -> tuple[str, ...]:
-    """Return the job's GPUs after the operation in progress."""
+def held_gpus(job: JobRecord) -> tuple[str, ...]:
+    """Return the ids of the job's GPUs after the operation in progress."""
     if job.state == s.SUBMITTED:
         return ()
     return job.gpu_ids if job.operation is None else job.operation.to
@@ -347,7 +369,7 @@ def _pods(job: JobRecord, held: Sequence[str], nodes: Mapping[str, str]) -> tupl
     return tuple(nodes[part[0]] for part in job.parts(held))
 
 
-def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> bool:
+def _is_busy(job: JobRecord, seen: ObservedJob, booked: bool, at: Moment) -> bool:
     """True if no new operation may begin: one is in progress, or the job's state is uncertain."""
     if job.operation is not None or job.cancel:
         return True
@@ -355,8 +377,8 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
         if job.frozen:
             unfinished = seen.beat is None or seen.beat.shim.trainer != "frozen"
-        return job.rests(wall) or booked or unfinished or is_held(job)
-    rests = job.state != s.RUNNING or job.rests(wall)
+        return job.rest_s(at) > 0 or booked or unfinished or is_held(job)
+    rests = job.state != s.RUNNING or job.rest_s(at) > 0
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,11 +23,13 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.errors import ReshapeError
 from coordinator.model.records import Moment, number
 from coordinator.ports import Clock, Doc, Store, moment_of
+from coordinator.scheduling.budget_use import BudgetUse
+from coordinator.stores.retention import HOUR_S
+from coordinator.telemetry.gpu_use import parts_of_time
 
 TABLE = "usage"
 LATELY = "lately"
 FLUSH_S = 30.0
-HOUR_S = 3600.0
 MOST_BACK_S = 30 * 86400.0
 """Longest time, in seconds, that counts for jobs that ran while no coordinator did."""
 AMOUNTS = ("gpu_s", "borrowed_s", "lent_s", "reclaimed", "shrinks", "suspensions")
@@ -53,7 +55,11 @@ class _Account:
 class UsageAccounts:
     """Follows what owners hold from one turn to the next."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, count_held: Callable[[float, float, float], None] = lambda *_: None
+    ) -> None:
+        """`count_held` is told for how many seconds up to which wall time how many GPUs were held."""
+        self._count_held = count_held
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()  # a turn counts while what it counted is written
@@ -64,6 +70,7 @@ class UsageAccounts:
         self._held: Mapping[tuple[JobOwner, str], float] = {}  # by owner and GPU type, since then
         self._borrowed: Mapping[JobOwner, float] = {}  # shares of that
         self._lent: Mapping[str, float] = {}  # by queue: GPUs of its guarantee
+        self._budgets = BudgetUse(self._rows)
         self.standings: Standings | None = None
         """Who was entitled to what at the last turn; None before the first."""
 
@@ -77,6 +84,12 @@ class UsageAccounts:
         with self._lock:
             self._now = None
             self._accounts = {}
+            self._budgets.forget()
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """GPU-hours of the present week or month that count against budgets, by `budget_key`."""
+        return self._budgets.spent
 
     def look(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Count the time since the last look, and return the snapshot with what was used lately."""
@@ -92,32 +105,41 @@ class UsageAccounts:
             self._count(at.now - self._now, at)
         passed_s = 0.0 if self._now is None else at.now - self._now
         self._now = at.now
-        who = read_owners(snapshot)
-        self._use.look(passed_s, {owner: float(count) for owner, count in who.gpus.items() if count}, half_life_s)
-        snapshot = snapshot.then(used=self.use)
+        who = read_owners(snapshot, at.now)
+        held = {owner: float(count) for owner, count in who.gpus.items() if count}
+        for owner, _, count in who.covered.idle():
+            held[owner] = held.get(owner, 0.0) + count
+        self._use.look(passed_s, held, half_life_s)
+        snapshot = snapshot.then(used=self.use, spent=self._budgets.look(snapshot.shares, at.wall))
         self._stand(snapshot, who)
         return snapshot
 
     def _stand(self, snapshot: ClusterSnapshot, who: Standings) -> None:
         """Note what each owner holds from now on, and of that what is beyond its share."""
         self.standings = who = entitle(snapshot, who)
-        self._held = dict(_held_by_type(snapshot, who))
+        by_type = dict(_held_by_type(snapshot, who))
+        for owner, node, count in who.covered.idle():
+            key = owner, snapshot.gpu_types.get(node, "")
+            by_type[key] = by_type.get(key, 0.0) + count
+        self._held = by_type
         alone = len(who.owners) < 2
         self._borrowed = {
-            owner: 0.0 if alone or not held else max(0.0, held - who.of_owner[owner].whole) / held
+            owner: 0.0 if alone or not held else max(0.0, who.beside_reserved(owner) - who.of_owner[owner].whole) / held
             for owner, held in who.held.items()
         }
         self._lent = _lent(snapshot, who)
 
     def _count(self, passed_s: float, at: Moment) -> None:
         """Add what was held for these seconds to the accounts of the hours that they lie in."""
+        self._count_held(passed_s, at.wall, sum(self._held.values()))
         for (owner, gpu_type), count in self._held.items():
-            for hour, seconds in _by_hour(at.wall - passed_s, at.wall):
+            for hour, seconds in parts_of_time(at.wall - passed_s, at.wall, HOUR_S):
                 amounts = self._account(AccountKey(hour, *owner, gpu_type))
                 amounts["gpu_s"] += count * seconds
+                self._budgets.add(owner, count * seconds, hour * HOUR_S)
                 amounts["borrowed_s"] += count * seconds * self._borrowed.get(owner, 0.0)
         for queue, count in self._lent.items():
-            for hour, seconds in _by_hour(at.wall - passed_s, at.wall):
+            for hour, seconds in parts_of_time(at.wall - passed_s, at.wall, HOUR_S):
                 self._account(AccountKey(hour, queue, "", ""))["lent_s"] += count * seconds
 
     def _account(self, key: AccountKey) -> dict[str, float]:
@@ -191,21 +213,15 @@ class UsageAccounts:
 
     def rows(self, since: float) -> list[dict[str, Any]]:
         """Return the accounts of each hour since this time (seconds since 1970), the oldest first."""
-        found = {str(doc["_id"]): doc for doc in self._store.list(TABLE) if doc["_id"] != LATELY}
         with self._lock:
-            found |= {_name(key): _document(key, one.amounts) for key, one in self._accounts.items()}
+            return self._rows(since)
+
+    def _rows(self, since: float) -> list[dict[str, Any]]:
+        found = {str(doc["_id"]): doc for doc in self._store.list(TABLE) if doc["_id"] != LATELY}
+        found |= {_name(key): _document(key, one.amounts) for key, one in self._accounts.items()}
         hour = int(since // HOUR_S)
         chosen = (doc for doc in found.values() if (number(doc.get("hour")) or 0) >= hour)
         return sorted(chosen, key=lambda doc: str(doc["_id"]))
-
-
-def _by_hour(begin: float, end: float) -> Iterator[tuple[int, float]]:
-    """Yield (number of the hour, seconds in it) of a time from `begin` to `end`, in seconds since 1970."""
-    while begin < end:
-        hour = int(begin // HOUR_S)
-        until = min(end, (hour + 1) * HOUR_S)
-        yield hour, until - begin
-        begin = until
 
 
 def _held_by_type(snapshot: ClusterSnapshot, who: Standings) -> Iterator[tuple[tuple[JobOwner, str], float]]:
@@ -225,11 +241,21 @@ def _kind_row(job: Job, kinds: Numbering, types: Mapping[str, str]) -> int:
 
 def _lent(snapshot: ClusterSnapshot, who: Standings) -> Mapping[str, float]:
     """Return by queue the GPUs of its guarantee that it does not use and others have beyond theirs."""
+    queues = snapshot.shares.queues
     held: dict[str, float] = defaultdict(float)
     for owner, count in who.held.items():
         held[owner.queue] += count
-    beyond = sum(max(0.0, count - snapshot.shares.queue(name).guaranteed) for name, count in held.items())
-    unused = {name: max(0.0, share.guaranteed - held[name]) for name, share in snapshot.shares.queues.items()}
+    lent = _lent_of({name: float(one.guaranteed) for name, one in queues.items()}, held)
+    for gpu_type in who.guarantees.gpu_types:
+        most = {name: float(one.guaranteed_types.get(gpu_type, 0)) for name, one in queues.items()}
+        for name, count in _lent_of(most, who.guarantees.held_by_queue(gpu_type)).items():
+            lent[name] = lent.get(name, 0.0) + count
+    return lent
+
+
+def _lent_of(guaranteed: Mapping[str, float], held: Mapping[str, float]) -> dict[str, float]:
+    beyond = sum(max(0.0, count - guaranteed.get(name, 0.0)) for name, count in held.items())
+    unused = {name: max(0.0, count - held.get(name, 0.0)) for name, count in guaranteed.items()}
     total = sum(unused.values())
     part = min(1.0, beyond / total) if total else 0.0
     return {name: count * part for name, count in unused.items() if count * part > 0}

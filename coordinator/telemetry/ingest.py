@@ -18,6 +18,7 @@ from coordinator.ports import Clock, Measurements, Store, moment_of
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import ChangedJobs, changed
 from coordinator.telemetry.gpu_faults import GpuFaults
+from coordinator.telemetry.gpu_use import GpuUse
 from coordinator.telemetry.heartbeats import HeartbeatBatches
 from coordinator.telemetry.measured.measured_use import MeasuredUse, UsedFrom
 from coordinator.telemetry.node_reports import NodeReports
@@ -54,6 +55,7 @@ class Telemetry:
         self.estimator = ProfileEstimator(store)
         self.measured = MeasuredUse(clock, measurements, self.nodes.others)
         self.profiler = ObservationProfiler(self.estimator, clock, measurements, self.measured)
+        self.gpu_use = GpuUse(store, clock, cache.node_of)
         self.batches = HeartbeatBatches(store, self.reports, cache, clock, self.give_way)
         self.profiles = Profiles()  # as the loop last read them from the store
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
@@ -69,6 +71,7 @@ class Telemetry:
         self.reports.begin()
         self.nodes.begin()
         self.gpu_faults.begin()
+        self.gpu_use.begin()
         self.progress.begin()
         self.steps.begin()
         self.reshaped_at.clear()
@@ -77,6 +80,7 @@ class Telemetry:
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
         self.profiler.heard(job, beat)  # adds up the pods of a gang
+        self.gpu_use.take(job, beat)
         # Of a shared machine: what a user's process says of a GPU counts for no other user; `reshape up` looks itself.
         believed = not beat.emulated and job.doc.get("owner_uid") is None
         sick = believed and self.gpu_faults.take(beat.gpus)

@@ -72,6 +72,11 @@ class NodeReports:
     def _silent_s(self, name: str) -> float:
         return self._clock.now() - max(self._heard.get(name, self._began), self._began)
 
+    def permits_at(self, name: str) -> str:
+        """Return where the node's agent takes calls about what pods may open; empty if that is not known now."""
+        report = None if self.silent(name) else self._reports.get(name)
+        return "" if report is None else report.permits
+
     def gone(self, docs: Mapping[str, NodeRow]) -> list[str]:
         """Names of the nodes whose agent has been silent for `GONE_S`."""
         return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
@@ -111,7 +116,9 @@ def _content(report: NodeReport) -> object:
 def found_node(name: str, report: NodeReport) -> FoundNode:
     """A node as it is written into the store."""
     gpus = [
-        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, problem=_problem(g), others=g.others)
+        FoundGpu(
+            g.gpu_id, g.gpu_type, g.memory_total, g.emulated, problem=_problem(g), others=g.others, holder=g.holder
+        )
         for g in report.gpus
     ]
     return FoundNode(name, tuple(gpus), report.cores, float(report.memory))

@@ -165,6 +165,7 @@ def _facts(beat: Heartbeat) -> tuple[object, ...]:
         beat.hook,
         beat.withdrawn,
         beat.checkpoint is None,
+        beat.unwritten,
         beat.lost,
         *command,
     )

@@ -92,27 +92,59 @@
     }, 200);
   });
 
-  // Times of what happened are shown in the reader's zone; those within sentences stay the coordinator's.
-  const zone = -new Date().getTimezoneOffset(), theirs = Number(main.dataset.zone), two = (n) => String(n).padStart(2, "0");
-  const showTimes = (part) => {
-    if (zone === theirs) return;
-    for (const one of part.querySelectorAll("time[data-at]")) {
-      const at = new Date(1000 * one.dataset.at), day = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
-      const clock = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
-      one.textContent = one.matches(".clock") ? clock : `${day} ${clock}`;
-    }
+  // A stretch of the timeline that is drawn over with the mouse is shown alone.
+  let drawn = null; // the picture, its new rectangle, and where that begins
+  const place = (picture, event) => {
+    const box = picture.getBoundingClientRect(), x = (1000 * (event.clientX - box.left)) / box.width;
+    return Math.min(1000, Math.max(Number(picture.dataset.left), x));
   };
-  showTimes(main);
+  const stretch = (event) => {
+    const at = place(drawn.picture, event), ends = [drawn.x, at].sort((a, b) => a - b);
+    drawn.area.setAttribute("x", ends[0]);
+    drawn.area.setAttribute("width", ends[1] - ends[0]);
+    return ends;
+  };
+  const letGo = () => { drawn?.area.remove(); drawn = null; };
+  main.addEventListener("pointerdown", (event) => {
+    const picture = event.target.closest?.("svg[data-from]");
+    if (!picture || event.pointerType === "touch" || event.button !== 0) return; // a finger scrolls
+    event.preventDefault();
+    letGo();
+    const area = document.createElementNS(picture.namespaceURI, "rect");
+    area.setAttribute("class", "zoom");
+    area.setAttribute("y", 14);
+    area.setAttribute("height", picture.viewBox.baseVal.height - 34);
+    picture.append(area);
+    drawn = { picture, area, x: place(picture, event) };
+    stretch(event);
+  });
+  addEventListener("pointermove", (event) => { if (drawn) stretch(event); });
+  addEventListener("pointerup", (event) => {
+    if (!drawn) return;
+    const ends = stretch(event), { left, from, until } = drawn.picture.dataset;
+    const time = (x) => Math.round(Number(from) + ((x - left) / (1000 - left)) * (until - from));
+    letGo();
+    if (ends[1] - ends[0] < 8) return; // it was a click
+    const asked = new URLSearchParams(location.search);
+    asked.delete("last");
+    asked.set("from", time(ends[0]));
+    asked.set("until", Math.max(time(ends[1]), time(ends[0]) + 10));
+    location.search = asked;
+  });
+  addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
+
+  // The coordinator writes times in the zone that this cookie names.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
+  document.cookie = `reshape-zone=${zone}; path=/; max-age=31536000; samesite=strict`;
 
   // What the reader has opened, scrolled and focused stays so; a field that is being filled in stays as a whole.
   const replace = (id, html) => {
     const part = document.getElementById(id), at = document.activeElement;
-    if (!part || (part.contains(at) && at.matches("input, select, textarea"))) return;
+    if (!part || part.contains(drawn?.picture) || (part.contains(at) && at.matches("input, select, textarea"))) return;
     const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
     const scrolled = [...part.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop, atEnd(one)]);
     const href = part.contains(at) ? at.getAttribute("href") : null, summary = at.closest("summary")?.parentElement.id;
     part.innerHTML = html;
-    showTimes(part);
     if (id === "jobs") sort();
     for (const one of part.querySelectorAll("details")) if (open.includes(one.id)) one.open = true;
     part.querySelectorAll(".scroll, pre").forEach((one, i) => {
@@ -147,10 +179,6 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { source?.close(); source = null; } else follow();
   });
-  if (zone !== theirs) {
-    const hours = `${theirs < 0 ? "-" : "+"}${Math.floor(Math.abs(theirs) / 60)}:${String(Math.abs(theirs) % 60).padStart(2, "0")}`;
-    document.getElementById("zone").textContent = `times in sentences are the coordinator's, UTC${hours}`;
-  }
   addEventListener("pagehide", () => { source?.close(); source = null; });
   addEventListener("pageshow", follow);
   follow();

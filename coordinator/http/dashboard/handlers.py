@@ -21,7 +21,7 @@ from coordinator.errors import Rejected, Unauthorized
 from coordinator.http import wire
 from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
-from coordinator.http.dashboard.login import LINK_S, SESSION_S
+from coordinator.http.dashboard.login import LINK_S, OPERATOR, SESSION_S, LinkUser
 from coordinator.http.events import KEEP_ALIVE_S, RETRY_MS
 from coordinator.http.jobs import LOG_CHUNK
 from coordinator.policies import POLICIES
@@ -30,6 +30,7 @@ ORDERS = get_args(QueueOrder)
 NOT_HERE = (
     "This dashboard is for browsers of this machine, also by `ssh -L`, and for no proxy: their user is asked for."
 )
+NO_TOKEN = "Paste the token of your account; it was not sent, or others guess too often from your address."
 ONCE = "This link is none of ours, has been used, or is too old."
 
 
@@ -56,9 +57,11 @@ class JobActionHandler(PageHandler):
         fields = self.form()
         if action == "reshape":
             gpus = wire.whole("gpus", fields.get("gpus") or None, 0, 1, 65536) or None
-            await self.call(self.coordinator.request, job_id, gpus, None, fields.get("force") == "yes")
+            await self.call(self.services.operator.request, job_id, gpus, None, fields.get("force") == "yes")
         else:
-            await self.call(getattr(self.coordinator, action), job_id)
+            services = self.services
+            act = services.submissions.rerun if action == "rerun" else getattr(services.operator, action)
+            await self.call(act, job_id)
         self.redirect(job_href(job_id), status=303)
 
 
@@ -71,7 +74,7 @@ class SubmitHandler(PageHandler):
     async def post(self) -> None:
         fields = self.form()
         try:
-            job = await self.call(self.coordinator.submit, new_job.document(fields))
+            job = await self.call(self.services.submissions.submit, new_job.document(fields))
         except Rejected as refused:
             self.set_status(refused.status)
             await self._ask(fields, " ".join([str(refused), *refused.problems[1:]]))
@@ -90,7 +93,7 @@ class LogFileHandler(PageHandler):
     """Sends all that a job's training wrote as a file, piece by piece."""
 
     async def get(self, job_id: str) -> None:
-        piece, offset = await self.call(self.coordinator.logs, job_id, 0, LOG_CHUNK)
+        piece, offset = await self.call(self.services.output.logs, job_id, 0, LOG_CHUNK)
         name = re.sub(r"[^\w.-]", "_", job_id, flags=re.ASCII)[:100]
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.log"')
@@ -98,7 +101,7 @@ class LogFileHandler(PageHandler):
             while piece:
                 self.write(piece)
                 await self.flush()
-                piece, offset = await self.call(self.coordinator.logs, job_id, offset, LOG_CHUNK)
+                piece, offset = await self.call(self.services.output.logs, job_id, offset, LOG_CHUNK)
 
 
 class NoPageHandler(PageHandler):
@@ -121,7 +124,7 @@ class DrainFormHandler(PageHandler):
 
     async def post(self) -> None:
         fields = self.form()
-        await self.call(self.coordinator.drain, fields.get("node", ""), fields.get("drained") == "yes")
+        await self.call(self.services.drains.drain, fields.get("node", ""), fields.get("drained") == "yes")
         self.redirect("/", status=303)
 
 
@@ -134,7 +137,7 @@ class WhatIfHandler(PageHandler):
     async def post(self) -> None:
         fields, loop = self.form(), asyncio.get_running_loop()
         try:
-            call = loop.run_in_executor(self.dashboard.simulations, self.coordinator.what_if, fields)
+            call = loop.run_in_executor(self.dashboard.simulations, self.services.simulations.what_if, fields)
             found = await call
             picture = gantt(found["times"])
             answer = self.dashboard.pages.html("what_if/answer.html", answer=found, picture=picture)
@@ -182,12 +185,13 @@ class ChangesHandler(PageHandler):
         self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        whose = "" if self.shared is None else f"{self.caller.uid} "  # who look at one page share it: users do not
+        # Those who look at one page share it, but for users of a machine or a cluster: each sees a page of an own.
+        whose = "" if self._is_operator else f"{self.session} "
         looking = self.dashboard.live.looking(
-            f"{whose}{address}", self._news, lambda: self.page(address), self.coordinator
+            f"{whose}{self.zone} {address}", self._news, lambda: self.page(address), self.services.history
         )
         async with looking as page:
-            while self.has_access() and not page.failed and not self._closed:
+            while await self.still_lets_in() and not page.failed and not self._closed:
                 self._news.clear()
                 newest = page.newest
                 if newest is not None and newest is not shown:
@@ -217,28 +221,46 @@ class LinkHandler(Handler):
         links = self.settings["dashboard"].links
         now = asyncio.get_running_loop().time()
         if self.shared is None:
-            self.answer({"path": f"/login?once={links.make(now)}", "lasts_s": LINK_S})
+            user = OPERATOR if self._is_operator else LinkUser(token=self.cluster_token, name=self.caller.name)
+            self.answer({"path": f"/login?once={links.make(now, user)}", "lasts_s": LINK_S})
         else:
-            path = f"/login?once={links.make(now, self.caller.uid)}"
+            path = f"/login?once={links.make(now, LinkUser(self.caller.uid))}"
             self.answer({"path": path, "lasts_s": LINK_S, "url": self.shared.url})
 
 
 class LoginHandler(PageHandler):
-    """Exchanges a one-time link for a session."""
+    """Exchanges a one-time link, or on a cluster a token, for a session."""
 
     public = True
 
-    def get(self) -> None:
+    async def get(self) -> None:
         dashboard = self.dashboard
         once = self.get_query_argument("once", "")
         uid = None
         if self.shared is not None and (uid := self.shared.peer(self.request)) is None:
             raise Unauthorized(NOT_HERE)
-        if not dashboard.links.take(once, asyncio.get_running_loop().time(), uid):
+        user = dashboard.links.take(once, asyncio.get_running_loop().time(), uid)
+        if user is None:
             raise Unauthorized(ONCE)
+        if user.token:
+            await self._let_in_by_token(user.token)
+        else:
+            self._let_in(dashboard.sessions.begin(dashboard.clock.wall(), uid))
+
+    async def post(self) -> None:
+        if self.tenants is None:
+            raise HTTPError(405)
+        await self._let_in_by_token(self.fields_from_here().get("token", "").strip())
+
+    async def _let_in_by_token(self, token: str) -> None:
+        if not await self.is_tenant(token):
+            raise Unauthorized(NO_TOKEN)
+        self._let_in(self.dashboard.token_sessions.begin(token, self.caller.name, asyncio.get_running_loop().time()))
+
+    def _let_in(self, session: str) -> None:
         self.set_cookie(
-            dashboard.sessions.cookie,
-            dashboard.sessions.begin(dashboard.clock.wall(), uid),
+            self.dashboard.sessions.cookie,
+            session,
             max_age=int(SESSION_S),
             httponly=True,
             samesite="Strict",
@@ -258,6 +280,7 @@ class LoginHandler(PageHandler):
 class LogoutHandler(PageHandler):
     def post(self) -> None:
         self.form()
+        self.dashboard.token_sessions.end(self.session)
         self.clear_cookie(self.dashboard.sessions.cookie, httponly=True, samesite="Strict")
         self.show("Logged out", "<p>This browser is logged out. <code>reshape dashboard</code> lets it in again.</p>")
 

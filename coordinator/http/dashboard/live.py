@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from coordinator.api.history import History
 from coordinator.dashboard.pages import Page
-from coordinator.http.coordinator_api import UserOperations
 
 REFRESH_S = 2.0  # longest time between two renderings of an open page
 PAUSE_S = 0.3  # shortest
@@ -44,7 +44,7 @@ class LivePages:
 
     @contextlib.asynccontextmanager
     async def looking(
-        self, address: str, viewer: asyncio.Event, make: Make, coordinator: UserOperations
+        self, address: str, viewer: asyncio.Event, make: Make, history: History
     ) -> AsyncIterator[LivePage]:
         """The page at `address`, kept up to date by `make` while this block runs; `viewer` is set at each change.
 
@@ -53,7 +53,7 @@ class LivePages:
         page = self._pages.setdefault(address, LivePage())
         page.viewers.add(viewer)
         if page.task is None:
-            page.task = asyncio.create_task(self._keep(page, make, coordinator))
+            page.task = asyncio.create_task(self._keep(page, make, history))
         try:
             yield page
         finally:
@@ -62,14 +62,14 @@ class LivePages:
                 page.task.cancel()
                 self._pages.pop(address, None)
 
-    async def _keep(self, page: LivePage, make: Make, coordinator: UserOperations) -> None:
+    async def _keep(self, page: LivePage, make: Make, history: History) -> None:
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed a moment ago
                 loop.call_soon_threadsafe(happened.set)
 
-        stop = coordinator.on_event(tell)
+        stop = history.on_event(tell)
         try:
             while True:
                 happened.clear()

@@ -88,7 +88,7 @@ class HeartbeatProcess:
     def _answer_one(self, asked: Asked) -> Answered:
         of = Sender(asked.job_id, asked.launch, asked.signature)
         try:
-            found = answered(self._app.settings["coordinator"], of, asked.body)
+            found = answered(self._app.settings["services"].messages, of, asked.body)
         except Exception:  # a mistake of ours, too: the sidecar asks again, where it is logged and explained
             found = None
         return Answered(asked.number) if found is None else Answered(asked.number, *found)

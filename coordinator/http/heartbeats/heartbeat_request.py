@@ -9,9 +9,10 @@ from typing import NamedTuple
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 
+from coordinator.api.signed_messages import SignedMessages
 from coordinator.errors import Unauthorized
-from coordinator.http.base import ALWAYS, BODY_LIMIT, BODY_S
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.base import ALWAYS
+from coordinator.http.server_limits import BODY_LIMIT, BODY_S
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 
 HEARTBEATS = "/v1/heartbeats"
@@ -40,11 +41,11 @@ def is_heartbeat(method: str, path: str, headers: HTTPHeaders) -> bool:
     return path == HEARTBEATS and method == "POST" and short
 
 
-def answered(coordinator: CoordinatorApi, of: Sender, body: bytes) -> tuple[bytes, str] | None:
+def answered(messages: SignedMessages, of: Sender, body: bytes) -> tuple[bytes, str] | None:
     """Body and signature of the answer to a heartbeat; None if its job is not in memory. Raises `ReshapeError`."""
-    if not coordinator.knows(of.job_id):
+    if not messages.knows(of.job_id):
         return None
-    return coordinator.heartbeat(of.job_id, of.launch, body, of.signature)
+    return messages.heartbeat(of.job_id, of.launch, body, of.signature)
 
 
 class HeartbeatRequest(HTTPMessageDelegate):

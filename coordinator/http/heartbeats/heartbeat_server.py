@@ -32,7 +32,7 @@ from coordinator.giving_way import collect_rarely
 from coordinator.http.base import ALWAYS
 from coordinator.http.heartbeats.heartbeat_messages import Answered, Asked, MessageLink
 from coordinator.http.heartbeats.heartbeat_request import HeartbeatRequest, Sender, is_heartbeat, sender
-from coordinator.http.heartbeats.server_limits import limited_server
+from coordinator.http.server_limits import limited_server
 
 ASK_THE_COORDINATOR = "Ask the coordinator itself."
 

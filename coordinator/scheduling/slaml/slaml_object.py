@@ -11,19 +11,15 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from coordinator.model.records import Doc, show, whole
+from coordinator.model.records import Doc, show
+from coordinator.model.schema.field_types import problems_of_value, types_of_fields
 from coordinator.model.tables import SlamlChanges
+from coordinator.scheduling.slaml.slaml_fields import MOST_TASKS, SlamlSpecFields, SlamlTaskFields
 from coordinator.scheduling.slaml.slaml_spec import GPUS, QUEUES, Slaml
 
 API, KIND = "sla-operator.dcn.com/v1alpha1", "Slaml"
 NOTES = (GPUS, *QUEUES)  # annotations and labels that count
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-TASK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-MOST_TASKS, MOST_REPLICAS = 32, 64
-TASK_FIELDS = (
-    "taskName", "type", "containerImage", "containerRegistry", "containerTag", "containerReplicas", "modelParams",
-    "CPU", "memory", "GPU", "command", "args", "job",
-)  # fmt: skip
 
 
 def row_of(item: Mapping[str, Any]) -> SlamlChanges:
@@ -46,7 +42,7 @@ def images_without_command(row: SlamlChanges) -> list[str]:
 
 
 def object_problems(item: Mapping[str, Any]) -> list[str]:
-    """Errors that the API server finds by the CRD (manifests/base/slaml-crd.yaml), as sentences."""
+    """Return what the API server finds by the CRD (manifests/base/slaml-crd.yaml), as sentences."""
     meta, spec = item.get("metadata"), item.get("spec")
     if (item.get("apiVersion"), item.get("kind")) != (API, KIND):
         return [f"apiVersion must be {API} and kind {KIND}"]
@@ -67,8 +63,9 @@ def _meta_problems(meta: Doc) -> Iterator[str]:
 
 
 def _spec_problems(spec: Doc) -> Iterator[str]:
-    if not isinstance(spec.get("isSla", True), bool):
-        yield f"isSla must be true or false, not {show(spec['isSla'])}"
+    for field, kind in types_of_fields(SlamlSpecFields).items():
+        if spec.get(field) is not None:
+            yield from problems_of_value(field, kind, spec[field])
     tasks = spec.get("tasks")
     if not isinstance(tasks, list) or len(tasks) > MOST_TASKS or not all(isinstance(task, dict) for task in tasks):
         yield f"tasks must be a list of at most {MOST_TASKS} objects"
@@ -77,19 +74,5 @@ def _spec_problems(spec: Doc) -> Iterator[str]:
     for place, task in enumerate(tasks):
         if names[place] in names[:place]:
             yield f"two tasks have the taskName {show(names[place])}"
-        yield from _task_problems(task)
-
-
-def _task_problems(task: Doc) -> Iterator[str]:
-    name, replicas = task.get("taskName"), task.get("containerReplicas", 1)
-    if not isinstance(name, str) or not TASK_NAME.fullmatch(name):
-        yield f"taskName must be up to 40 small letters, digits and dashes, not {show(name)}"
-    if not whole(replicas, 1) or replicas > MOST_REPLICAS:
-        yield f"task {name}: containerReplicas must be a whole number from 1 to {MOST_REPLICAS}, not {show(replicas)}"
-    if odd := [str(field) for field in task if field not in TASK_FIELDS]:
-        yield f"task {name} has an unknown field {show(odd[0])}; there are {', '.join(TASK_FIELDS)}"
-    for field in ("command", "args", "modelParams"):
-        if not isinstance(task.get(field, []), list):
-            yield f"task {name}: {field} must be a list"
-    if not isinstance(task.get("job", {}), dict):
-        yield f"task {name}: job must be an object"
+        given = {field: value for field, value in task.items() if value is not None}
+        yield from problems_of_value(f"task {names[place]}", SlamlTaskFields, given)

@@ -20,12 +20,13 @@ from adaptive_scheduler.snapshot import Task
 from coordinator.model import pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import Doc, number, show
+from coordinator.model.schema.job_fields import LONGEST_JOB_ID
 from coordinator.model.tables import SlamlRow
 from coordinator.scheduling import intake
+from coordinator.scheduling.slaml.slaml_fields import QUANTITY
 
 GPUS = "volcano-reshape.io/gpus"  # annotation: GPU counts that its tasks with GPUs can run on
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")  # annotation or label: Volcano's queue
-QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 UNITS = {
     "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
@@ -34,10 +35,9 @@ UNITS = {
 TAKEN = frozenset(
     {
         "_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command", "sla",
-        "tasks", "resources", "estimate", "depends_on", "num_gpus", "submit_ts", "closed",
+        "tasks", "resources", "estimate", "depends_on", "num_gpus", "submit_ts", "closed", "owner",
     }
 )  # fmt: skip
-LENGTH = 128  # of a job_id
 UNREAD = "unread"  # beside the fields of a task: why the command of its image is not known
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -115,7 +115,7 @@ class Slaml:
     def job_id(self, place: int, replica: int) -> str:
         """`<namespace>.<slaml>.<task>.<i>`; with a part of the uid if an earlier Slaml used that id."""
         end = f".{self.parts[place].name}.{replica}" + (f".{self.uid[:8]}" if self.doc.get("again") else "")
-        return f"{self.namespace}.{self.name}"[: LENGTH - len(end)] + end
+        return f"{self.namespace}.{self.name}"[: LONGEST_JOB_ID - len(end)] + end
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,15 @@ def changes(world: ClusterSnapshot, job: Job, now: float, settings: Settings) ->
 
 def _passing(others: list[Job], now: float) -> Iterator[Change]:
     """What is over in a while without anybody's doing."""
-    for other in islice((j for j in others if j.leased or j.state != "running"), EACH):
-        still = replace(other, leased=False, state="running")
-        yield Change(f"the operation under way on {other.id}", "if that were done", still)
+    for other in islice((j for j in others if j.busy or j.state != "running"), EACH):
+        still = replace(other, busy=False, state="running")
+        yield Change(
+            f"the operation under way on {other.id}", f"if the operation under way on {other.id} were done", still
+        )
     for other in islice((j for j in others if j.cooling_until > now), EACH):
         cool = replace(other, cooling_until=0.0)
-        yield Change(f"the cool-down of {other.id}, which was reshaped a short while ago", "if it were over", cool)
+        binds = f"the cool-down of {other.id}"
+        yield Change(binds, f"if {binds}, which was reshaped a short while ago, were over", cool)
 
 
 def _own_counts(world: ClusterSnapshot, job: Job, settings: Settings) -> Iterator[Change]:
@@ -70,11 +73,14 @@ def _own_counts(world: ClusterSnapshot, job: Job, settings: Settings) -> Iterato
         if count % each == 0:
             # Without SideCar scheduling a job gets its largest count that some node has.
             allowed = {count, *job.optional} if elastic else {count, *(n for n in job.optional if n < count)}
-            fewer = replace(job, optional=tuple(sorted(allowed)))
-            yield Change(binds, f"if it allowed {count}", fewer)
+            counts = sorted(allowed)
+            fewer = replace(job, optional=tuple(counts))
+            yield Change(binds, f"with --gpus {','.join(map(str, counts))}", fewer)
     for hosts in range(max(1, job.max_workers) + 1, 5):
         spread = replace(job, max_workers=hosts)
-        yield Change(f"its limit of {_nodes_of(max(1, job.max_workers))} (max_workers)", f"on {hosts}", spread)
+        yield Change(
+            f"its limit of {_nodes_of(max(1, job.max_workers))} (max_workers)", f"with max_workers {hosts}", spread
+        )
 
 
 def _fewer(world: ClusterSnapshot, than: int) -> list[int]:
@@ -95,9 +101,11 @@ def _own_place(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     """Another GPU type or node than its document demands; what it uses of a node for jobs trained on CPU."""
     if job.gpu_type is not None:
         for kind in sorted({node.gpu_type for node in world.nodes if node.gpus} - {job.gpu_type}):
-            yield Change(f"its GPU type, {job.gpu_type}", f"on {kind}", replace(job, gpu_type=kind))
+            yield Change(f"its GPU type, {job.gpu_type}", f"with --gpu-type {kind}", replace(job, gpu_type=kind))
     if job.pinned is not None and not job.stays:
-        yield Change(f"its pin to node {job.pinned}", "without it", replace(job, pinned=None))
+        yield Change(
+            f"its pin to node {job.pinned}", f"without its pin to node {job.pinned}", replace(job, pinned=None)
+        )
     if job.uses_cpu and job.tasks:
         yield from _smaller_requests(world, job)
 
@@ -109,27 +117,49 @@ def _smaller_requests(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     for cores in sorted({room // first.replicas for room in left if room >= first.replicas}, reverse=True):
         if 0 < cores < first.cores:
             task = replace(first, cores=cores)
-            binds = f"its request of {first.cores * first.replicas:g} cores"
-            yield Change(binds, f"with {cores * first.replicas:g}", replace(job, tasks=(task, *job.tasks[1:])))
+            asked, fits = first.cores * first.replicas, cores * first.replicas
+            binds = f"its request of {asked:g} cores"
+            yield Change(binds, f"with {fits:g} of its {asked:g} cores", replace(job, tasks=(task, *job.tasks[1:])))
 
 
 def _nodes(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     """Nodes that are closed, silent or have GPUs that are faulty or used by others."""
     allowed = [node for node in world.nodes if job.pinned in (None, node.name)]
     for node in islice((n for n in allowed if not n.schedulable), EACH):
-        yield Change(
-            f"that node {node.name} is closed", "if it were open", node=replace(node, schedulable=True, drained=False)
-        )
+        opened = replace(node, schedulable=True, drained=False, cordoned=False)
+        yield Change(f"that node {node.name} is {_why_closed(node)}", _how_to_open(node), node=opened)
     for node in islice((n for n in allowed if not n.heard), EACH):
         back = replace(node, heard=True)
-        yield Change(f"that node {node.name} has not been heard of lately", "if its agent reported again", node=back)
+        yield Change(
+            f"that node {node.name} has not been heard of lately",
+            f"if the agent of node {node.name} reported again",
+            node=back,
+        )
     for node in islice((n for n in allowed if n.used_by_others), EACH):
-        yield Change(f"that {told_as_used(node)}", "without them", node=_sound(node, lambda gpu: gpu.used_by_others))
+        free = _sound(node, lambda gpu: gpu.used_by_others)
+        yield Change(f"that {told_as_used(node)}", f"if nobody else used GPUs of node {node.name}", node=free)
     for node in islice((n for n in allowed if n.working < len(n.gpus)), EACH):
         broken = gpus(len(node.gpus) - node.working)
         verb = "is" if broken == "1 GPU" else "are"
         sound = _sound(node, lambda gpu: gpu.state == "faulty" and not gpu.used_by_others)
-        yield Change(f"that {broken} of node {node.name} {verb} faulty", "without that", node=sound)
+        yield Change(
+            f"that {broken} of node {node.name} {verb} faulty",
+            f"if {broken} of node {node.name} worked again",
+            node=sound,
+        )
+
+
+def _why_closed(node: Node) -> str:
+    if not node.drained:
+        return "closed"
+    return "drained, and closed on its cluster" if node.cordoned else "drained"
+
+
+def _how_to_open(node: Node) -> str:
+    """Return the command that opens a drained node, if that alone does. Whoever cordons one knows another tool."""
+    if node.drained and not node.cordoned:
+        return f"after `reshape undrain {node.name}`"
+    return f"if node {node.name} were open"
 
 
 def _sound(node: Node, which: Callable[[Gpu], bool]) -> Node:
@@ -147,22 +177,25 @@ def _deadlines(jobs: Iterable[Job]) -> Iterator[Change]:
     for job in islice((j for j in jobs if j.sla_s is not None), EACH):
         for seconds, words in LATER.items():
             later = replace(job, sla_s=(job.sla_s or 0.0) + seconds)
-            yield Change(f"the deadline of {job.id}", f"if that were {words} later", later)
+            yield Change(f"the deadline of {job.id}", f"if the deadline of {job.id} were {words} later", later)
 
 
 def _kept(world: ClusterSnapshot, job: Job, others: list[Job]) -> Iterator[Change]:
     """What a running job would have to allow to give what is missing."""
     for other in islice((j for j in others if not j.stoppable), EACH):
         shown = replace(other, rigid=False)
-        yield Change(f"that {other.id} has not shown that it can save and resume", "if it had", shown)
+        binds = f"that {other.id} has not shown that it can save and resume"
+        yield Change(binds, f"if {other.id} had shown that it can save and resume", shown)
     for other in islice((j for j in others if j.stays and j.relaunches), EACH):
-        yield Change(f"that {other.id} has no checkpoint_claim", "if it had one", replace(other, stays=False))
+        binds = f"that {other.id} has no checkpoint_claim"
+        yield Change(binds, f"if {other.id} had a checkpoint_claim", replace(other, stays=False))
     whole = (j for j in others if not j.gpus_per_pod and not j.workers)
     for other in islice(whole, EACH):
         keeps = other.num_gpus + world.node[other.node or ""].idle - min(job.optional, default=0)
         if 0 < keeps < other.num_gpus and keeps not in other.optional:
             smaller = replace(other, optional=tuple(sorted({keeps, *other.optional})))
-            yield Change(f"that {other.id} may not run on {gpus(keeps)}", "if it might", smaller)
+            binds = f"that {other.id} may not run on {gpus(keeps)}"
+            yield Change(binds, f"if {other.id} might run on {gpus(keeps)}", smaller)
 
 
 def _policy(settings: Settings) -> Iterator[Change]:
@@ -182,7 +215,8 @@ def _more(world: ClusterSnapshot, job: Job, counts: Iterable[int]) -> Iterator[C
     largest = sorted(open_, key=lambda node: (-node.idle, node.name))[:1]
     for node, count in ((node, count) for node in largest for count in counts):
         binds = f"the number of {node.gpu_type} GPUs on node {node.name}"
-        yield Change(binds, f"with {count} more", node=with_more(node, count))
+        more = f"1 more {node.gpu_type} GPU" if count == 1 else f"{count} more {node.gpu_type} GPUs"
+        yield Change(binds, f"with {more} on node {node.name}", node=with_more(node, count))
 
 
 def _ends(world: ClusterSnapshot, others: Iterable[Job]) -> Iterator[Change]:
@@ -194,4 +228,4 @@ def _ends(world: ClusterSnapshot, others: Iterable[Job]) -> Iterator[Change]:
 
     for other in sorted(others, key=left_s)[: 2 * EACH]:
         binds = f"that {other.id} has the cores" if other.uses_cpu else f"that {other.id} has the GPUs"
-        yield Change(binds, "if it had ended", ended=other)
+        yield Change(binds, f"if {other.id} had ended", ended=other)

@@ -1,4 +1,4 @@
-"""Adds to the reason why a job waits what binds, and the smallest change that would start it now. Pure but for memory.
+"""Adds to the reason why a job waits the smallest change that would start it now. Pure but for memory.
 
 Promises: one text, made here, which the decision, the job's message and its event carry; at most `SEARCHES` searches a
 turn, none while nothing has changed that an answer depends on, and another one for the same only after `AGAIN_S`; jobs
@@ -18,6 +18,7 @@ from adaptive_scheduler.decision import Decision, Hold
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.tentative_snapshot import after
+from coordinator.scheduling.decision_records import rule_of
 from coordinator.scheduling.why.change import Change
 from coordinator.scheduling.why.search import alone, smallest_change
 
@@ -52,6 +53,8 @@ class Turn:
                 n.healthy,
                 n.used_by_others,
                 n.schedulable,
+                n.drained,
+                n.cordoned,
                 n.heard,
                 n.cores,
                 len(self.world.on_cpu[n.name]),
@@ -59,7 +62,7 @@ class Turn:
             for n in self.world.nodes
         )
         jobs = (
-            (j.id, j.num_gpus, j.node, j.state, j.leased, j.rigid, j.wanted, j.cooling_until > self.now, j.optional)
+            (j.id, j.num_gpus, j.node, j.state, j.busy, j.rigid, j.wanted, j.cooling_until > self.now, j.optional)
             for j in self.world.placed
         )
         return hash((tuple(nodes), tuple(jobs)))
@@ -72,6 +75,7 @@ class Answer:
     state: int
     change: Change | None
     at_s: float
+    rule: str  # by which the job waited then, see `rule_of`; nothing is known of another one
 
 
 class WaitingReasons:
@@ -94,10 +98,14 @@ class WaitingReasons:
         requests = {name: _request(snapshot.job[name]) for name in held}
         self._choose(requests)
         found = self._answers.copy()
-        fresh = [key for key in dict.fromkeys(requests.values()) if key not in found]
-        stale = [key for key, one in found.items() if one.state != turn.state and now - one.at_s >= AGAIN_S]
         first = {key: name for name, key in reversed(requests.items())}
-        for key in [*fresh, *stale][:SEARCHES]:
+        fresh = [
+            key
+            for key in dict.fromkeys(requests.values())
+            if key not in found or found[key].rule != rule_of(held[first[key]])
+        ]
+        stale = [key for key, one in found.items() if one.state != turn.state and now - one.at_s >= AGAIN_S]
+        for key in dict.fromkeys([*fresh, *stale][:SEARCHES]):
             self._search(turn, first[key])
         return tuple(self._with_change(turn, one) if one.job in self._told else one for one in turn.decisions)
 
@@ -108,7 +116,8 @@ class WaitingReasons:
             return "", None
         self._told.add(job_id)
         request = _request(turn.snapshot.job[job_id])
-        if (known := self._answers.get(request)) is None or known.state != turn.state:
+        known = self._answers.get(request)
+        if known is None or known.state != turn.state or known.rule != rule_of(turn.held[job_id]):
             self._search(turn, job_id)
         told = self._with_change(turn, turn.held[job_id])
         return told.explanation.sentence, self._change(turn, job_id)
@@ -140,11 +149,11 @@ class WaitingReasons:
             change = None
         request = _request(job)
         self._answers.pop(request, None)
-        self._answers[request] = Answer(turn.state, change, turn.now)
+        self._answers[request] = Answer(turn.state, change, turn.now, rule_of(turn.held[job_id]))
 
     def _change(self, turn: Turn, job_id: str) -> Change | None:
         answer = self._answers.get(_request(turn.snapshot.job[job_id]))
-        return answer.change if answer else None
+        return answer.change if answer is not None and answer.rule == rule_of(turn.held[job_id]) else None
 
     def _with_change(self, turn: Turn, decision: Decision) -> Decision:
         if not isinstance(decision, Hold) or decision.job not in turn.held:
@@ -152,7 +161,7 @@ class WaitingReasons:
         if (change := self._change(turn, decision.job)) is None:
             return decision
         why = decision.explanation
-        more = f" What binds is {change.binds}: {decision.job} would start now {change.remedy}."
+        more = f" {decision.job} would start now {change.remedy}."
         return replace(decision, explanation=replace(why, sentence=why.sentence + more))
 
 

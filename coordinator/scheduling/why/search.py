@@ -52,7 +52,7 @@ def smallest_change(world: ClusterSnapshot, job: Job, now: float, settings: Sett
 def alone(world: ClusterSnapshot, job: Job) -> ClusterSnapshot:
     """Return the snapshot with `job` as the only one that may be started; the work of the others still counts."""
     queue = {other.id for other in world.queue} - {job.id}
-    jobs = (replace(other, leased=True) if other.id in queue else other for other in world.jobs)
+    jobs = (replace(other, busy=True) if other.id in queue else other for other in world.jobs)
     return replace(world, jobs=tuple(jobs))
 
 

@@ -1,8 +1,8 @@
 """Limits of a server that ten thousand sidecars talk to: of time and size of what one of them sends, of open files.
 
 Promise: a want of descriptors costs connections, never the rest of this process: beyond what leaves it enough for its
-store and its threads, the oldest connection that has asked nothing is closed for a new one, else the new one. One that
-cannot even be accepted is turned away, and one whose answers nobody reads is closed.
+store and its threads, the connection that asked longest ago of whoever has most is closed for a new one, so that nobody
+locks others out. One that cannot even be accepted is turned away, and one whose answers nobody reads is closed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import errno
 import os
 import resource
 import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
 from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
@@ -28,12 +29,12 @@ from tornado.httputil import (
 from tornado.iostream import IOStream
 from tornado.web import Application
 
-from coordinator.http.base import BODY_LIMIT, BODY_S
-
 IDLE_S = 60.0  # seconds that a connection may stay open without a request
 UNREAD_S = 30.0  # seconds that an answer may wait for a client to read on
 LARGEST_HEADER = 16 * 1024  # bytes
 CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, launchers, browsers and the store
+BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
+BODY_S = 10.0  # seconds in which a request's body must arrive
 KEPT = 512  # open files that are kept for the rest of the process, at most half of all
 PAUSE_S = 0.05  # where nobody can be turned away
 
@@ -82,42 +83,68 @@ class Listener(socket.socket):
 class LimitedServer(HTTPServer):
     """A server that has at most so many connections as leave the process the descriptors that it needs itself."""
 
-    _silent: dict[IOStream, None]
-    """Connections that have asked nothing yet, the oldest first."""
+    _between_requests: dict[str, dict[IOStream, None]]
+    """Connections that ask nothing at the moment, by who opened them; the one that asked longest ago first."""
 
-    def initialize(self, *args: Any, **kwargs: Any) -> None:
+    def initialize(self, *args: Any, opened_by: Mapping[IOStream, str], **kwargs: Any) -> None:  # type: ignore[override]
+        """`opened_by`: who has opened a connection, once a request over it has shown that."""
         super().initialize(*args, **kwargs)
-        self._silent = {}
+        self._open: set[IOStream] = set()  # without those that we have closed and Tornado still knows
+        self._between_requests = {}
+        self._opened_by = opened_by
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         super().add_sockets([Listener(fileno=one.detach()) for one in sockets])
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
+        if len(self._open) >= most_connections() and not self._close_an_idle_one():
+            stream.close()
+            return
         if stream.socket.family != socket.AF_UNIX:  # where there is no such limit
             stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNREAD_S))
-        self._silent[stream] = None
+        self._open.add(stream)
+        self._asks_nothing(stream)
         super().handle_stream(stream, address)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         stream = cast(HTTP1Connection, request_conn).stream
-        return _Asks(super().start_request(server_conn, request_conn), lambda: self._silent.pop(stream, None))
+        self._asks_nothing(stream)
+        return _Asks(super().start_request(server_conn, request_conn), lambda: self._asks(stream))
 
     def on_close(self, server_conn: object) -> None:
-        self._silent.pop(cast(HTTP1ServerConnection, server_conn).stream, None)
+        stream = cast(HTTP1ServerConnection, server_conn).stream
+        self._open.discard(stream)
+        self._asks(stream)
         super().on_close(server_conn)
 
-    def _handle_connection(self, connection: socket.socket, address: Any) -> None:
-        if len(self._connections) >= most_connections() and not self._close_a_silent_one():
-            connection.close()
-            return
-        super()._handle_connection(connection, address)
+    def _who(self, stream: IOStream) -> str:
+        """Return who has opened a connection: whoever has not shown that yet counts as one with all such others."""
+        return self._opened_by.get(stream, "")
 
-    def _close_a_silent_one(self) -> bool:
-        """Close the connection that has been silent for longest; False if there is none."""
-        oldest = next(iter(self._silent), None)
-        if oldest is None:
+    def _asks_nothing(self, stream: IOStream) -> None:
+        """Note that a connection could be closed without breaking a request off."""
+        if stream in self._open:
+            self._between_requests.setdefault(self._who(stream), {})[stream] = None
+
+    def _asks(self, stream: IOStream) -> None:
+        """Note that a connection is no longer one that could be closed without breaking a request off."""
+        who = self._who(stream)
+        idle = self._between_requests.get(who, {})
+        idle.pop(stream, None)
+        if not idle:
+            self._between_requests.pop(who, None)
+
+    def _close_an_idle_one(self) -> bool:
+        """Close the connection that asked longest ago, of whoever has most; False if all are being answered.
+
+        That breaks nothing off: whoever keeps a connection open opens another one for the next request.
+        """
+        most = max(self._between_requests.values(), key=len, default=None)
+        if most is None:
             return False
-        del self._silent[oldest]
+        oldest = next(iter(most))
+        self._open.discard(oldest)
+        self._asks(oldest)
         oldest.close()
         return True
 
@@ -145,12 +172,20 @@ class _Asks(HTTPMessageDelegate):
         self._request.on_connection_close()
 
 
-def limited_server(serves: Application | HTTPServerConnectionDelegate, max_body: int = BODY_LIMIT) -> HTTPServer:
-    """A server without a socket. A connection with a longer body is cut without an error body."""
+def limited_server(
+    serves: Application | HTTPServerConnectionDelegate,
+    max_body: int = BODY_LIMIT,
+    opened_by: Mapping[IOStream, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> HTTPServer:
+    """A server without a socket. A connection with a longer body is cut without an error body.
+
+    `opened_by`: who has opened a connection, once a request over it has shown that. `tls`: None for plain HTTP.
+    """
     allow_connections()
     return LimitedServer(
         serves, max_body_size=max_body, max_header_size=LARGEST_HEADER, body_timeout=BODY_S,
-        idle_connection_timeout=IDLE_S,
+        idle_connection_timeout=IDLE_S, opened_by={} if opened_by is None else opened_by, ssl_options=tls,
     )  # fmt: skip
 
 

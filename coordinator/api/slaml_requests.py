@@ -1,6 +1,7 @@
 """Takes Slamls over HTTP on one machine, as the API server does on a cluster: applied, listed, deleted.
 
-Thread-safe: each change is one compare-and-set of a row; `slaml_controller` does the rest at the loop's next turn.
+Thread-safe: each change is one compare-and-set of a row; `slaml_controller` does the rest at the loop's next turn. A
+shared machine takes no Slamls of its users, and on a cluster Kubernetes does, which knows who may.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+from coordinator.api.access import Access, UserService
+from coordinator.caller import FORBIDDEN, Tenant
 from coordinator.errors import Conflict, Rejected
 from coordinator.model.records import Doc, number
 from coordinator.model.tables import SlamlChanges, SlamlRow, plain
@@ -24,12 +27,18 @@ KEPT = 100  # that are over; their jobs may be removed by retention once they ar
 APPLY = "Here Kubernetes holds the Slamls: use kubectl, such as kubectl apply -f FILE or kubectl delete slaml NAME."
 
 
-class SlamlRequests:
-    """`on_cluster`: the API server takes Slamls, so nothing is changed here."""
+class SlamlRequests(UserService):
+    """Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, on_cluster: bool, read_store: Callable[[], None]) -> None:
-        self._store, self._clock = store, clock
-        self._on_cluster, self._read_store = on_cluster, read_store
+    def __init__(
+        self, access: Access, store: Store, clock: Clock, on_cluster: bool, read_store: Callable[[], None]
+    ) -> None:
+        """`on_cluster`: the API server takes Slamls, so nothing is changed here."""
+        super().__init__(access)
+        self._store = store
+        self._clock = clock
+        self._on_cluster = on_cluster
+        self._read_store = read_store
         self._lock = threading.Lock()  # of two that apply one name at once the second changes what the first inserted
 
     def apply(self, item: Doc, dry_run: bool = False) -> Doc:
@@ -37,6 +46,7 @@ class SlamlRequests:
 
         One that has ended makes room for another of its name. `dry_run`: only check it.
         """
+        self._require_taken_here()
         row = self._row(item)
         with self._lock:
             stored = row if dry_run else self._again(lambda: self._put(row))
@@ -61,8 +71,6 @@ class SlamlRequests:
 
     def _row(self, item: Doc) -> SlamlRow:
         """The row of an object of a user; `Rejected` if there is anything wrong with it."""
-        if self._on_cluster:
-            raise Rejected(APPLY, 409)
         found = object_problems(item)
         if not found:
             meta = {"namespace": "default", **item["metadata"]}
@@ -84,13 +92,22 @@ class SlamlRequests:
         return doc
 
     def all(self) -> list[Doc]:
-        """Views of all Slamls, the oldest first."""
-        return [view(row) for row in sorted(self._store.list(TABLE), key=_age) if not row.get("deleted")]
+        """Return views of all Slamls that the caller may read, the oldest first."""
+        rows = sorted(self._store.list(TABLE), key=_age)
+        return [shown for row in rows if not row.get("deleted") and self._reads(shown := view(row))]
+
+    def _reads(self, shown: Doc) -> bool:
+        return self._caller is None or self._caller.admin or self._caller.reads_row(shown)
+
+    def _require_taken_here(self) -> None:
+        if self._caller is not None and not isinstance(self._caller, Tenant):
+            raise Rejected("A shared `reshape up` takes no Slamls: give each job its deadline as sla.", FORBIDDEN)
+        if self._on_cluster or self._caller is not None:
+            raise Rejected(APPLY, 409)
 
     def delete(self, slaml_id: str) -> Doc:
         """Delete a Slaml: its jobs that have not ended are cancelled."""
-        if self._on_cluster:
-            raise Rejected(APPLY, 409)
+        self._require_taken_here()
         with self._lock:
             stored = self._again(lambda: self._mark_deleted(slaml_id))
         self._read_store()
