@@ -27,6 +27,7 @@ from launcher.acting_as import acting_as
 from launcher.names import job_name
 from sidecar.protocol import ShimStatus
 
+RECORDS = "records"  # in the state folder: the copies of jobs that have not ended
 ENDED = "job.json"  # in the folder of a job that has ended
 ENDED_APART = "ended"  # in place of that, on a shared machine: a folder of the state folder
 ANSWER_S = 2.0  # for a shim to answer: a frozen one accepts connections and is silent
@@ -55,7 +56,7 @@ class LaunchRecords:
     """Thread-safe. `state`: the state folder; `jobs`: the folder of its jobs and launches."""
 
     def __init__(self, state: Path, jobs: Path) -> None:
-        self._open, self._jobs = state / "records", jobs
+        self._open, self._jobs = state / RECORDS, jobs
 
     def keep(self, doc: JobRow) -> None:
         """Write the copy of this document in place of an earlier one."""

@@ -29,7 +29,15 @@ from launcher import as_owner, playbook
 from launcher.acting_as import acting_as
 from launcher.datasets.dataset_cache import DatasetCache
 from launcher.launch_group import LaunchGroup
-from launcher.launch_records import ENDED_APART, LaunchRecords, ask_status, listens
+from launcher.launch_records import (
+    ENDED_APART,
+    RECORDS,
+    LaunchRecords,
+    ask_status,
+    ended_copy,
+    listens,
+    read_copy,
+)
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
@@ -364,8 +372,23 @@ def disk_trouble(state: Path) -> str | None:
 
 
 def running_jobs(state: Path) -> set[str]:
-    """Return the jobs of a state folder of which processes run."""
-    return {str(known["job_id"]) for _, known in _living(state / "jobs")}
+    """Return the jobs of a state folder of which processes run, also of those that were told to end and have not."""
+    jobs = state / "jobs"
+    ending = {_job_of_removed(folder) for folder in jobs.glob("*-l*") if not _written(_facts(folder))}
+    return {str(known["job_id"]) for _, known in _living(jobs)} | (ending - {""})
+
+
+def _job_of_removed(launch: Path) -> str:
+    """Return the job of a launch whose removal has begun and whose processes run; empty if none do.
+
+    On a shared machine what is known of it is removed last.
+    """
+    if not (launch / "shim.lock").exists() or unlocked(launch / "shim.lock"):
+        return ""
+    job = launch.name.rpartition("-l")[0]
+    copies = (launch.parent.parent / RECORDS / f"{job}.json", ended_copy(launch.parent, job))
+    doc = next(filter(None, map(read_copy, copies)), None)
+    return launch.name if doc is None else JobRecord(doc).id
 
 
 def _living(jobs: Path) -> Iterator[tuple[Path, Doc]]:

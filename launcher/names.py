@@ -10,17 +10,33 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 PREFIX = "volcano-reshape.io"
 JOB = f"{PREFIX}/job"  # label of pods and Volcano Jobs: `job_name`
 JOB_ID = f"{PREFIX}/job-id"  # annotation of pods: the `job_id` of their record, as it is
 LAUNCH = f"{PREFIX}/launch"  # annotation of a pod: the Secret of its launch
 INJECT = f"{PREFIX}/inject"  # label of queues, and of pods of jobs in other queues, that are to be reshaped
+COUNTS = f"{PREFIX}/gpus"  # annotation of a user's object: on how many GPUs it can run
+FIELDS = f"{PREFIX}/job"  # annotation of a user's object: further fields of its job document, as JSON
+PLACEHOLDER = f"{PREFIX}/placeholder"  # label of pods that only hold a GPU: those that were asked for together
+RECORD = f"{PREFIX}/record"  # annotation of a Volcano Job: the record of its launch, signed by the launcher
+GATE = INJECT  # scheduling gate of pods that wait for their sidecar
+NODE_GATE = f"{PREFIX}/node"  # scheduling gate of batch Jobs' and bare pods, until it is decided where they start
+SUSPENDED = f"{PREFIX}/suspended"  # annotation of a batch Job that the launcher suspended, not its user
+WAITS = "waits"  # value of the label JOB on such pods
 CONTAINER = f"{PREFIX}/container"  # annotation of a pod: which container trains
 SIDECAR = f"{PREFIX}/sidecar"  # annotation of a pod: `in-image` when its own image carries shim and sidecar
-DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
+OWNER = f"{PREFIX}/owner"  # annotation of a Volcano Job: who made it, written by the webhook
+OWNER_PROOF = f"{PREFIX}/owner-proof"  # annotation that proves the webhook wrote that
+DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared`, `recreate` or `pool`
+MAKESPAN_WEIGHT = f"{PREFIX}/makespan-weight"  # annotation of a queue: a number, as in `shares.yaml`
 VOLCANO_JOBS = "batch.volcano.sh/"  # API group of Volcano's Jobs; Kubernetes' own and those of others are a Job, too
+BATCH_JOBS = "batch/"  # API group of Kubernetes' own
+QUEUE_LABEL = "volcano.sh/queue-name"  # of pods of Volcano Jobs
+QUEUE_NOTE = "scheduling.volcano.sh/queue-name"  # annotation of other pods, from which Volcano takes their queue
 FETCHER = "reshape-dataset"  # the init container that fetches a data set, and the volume that it lies on
 DATASET = "/dataset"  # where that volume is mounted
 
@@ -70,6 +86,11 @@ def secret_of_pod(pod: str, random: str) -> str:
 def is_secret_of_pod(pod: str, secret: str) -> bool:
     """True if `secret` was made up for this pod, so that it names no other Secret of its namespace."""
     return bool(re.fullmatch("[0-9a-f]{8}", secret[-8:])) and secret == secret_of_pod(pod, secret[-8:])
+
+
+def secret_prefix(metadata: Mapping[str, Any]) -> str:
+    """Return what the Secret of a pod is named after: its name, or what that is to begin with, if it has none yet."""
+    return str(metadata.get("name") or metadata.get("generateName") or "pod")
 
 
 def member_of(pod: str) -> int | None:

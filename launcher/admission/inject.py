@@ -1,8 +1,9 @@
 """Injects shim and sidecar into a user's pod spec. Pure.
 
 Promises: image, arguments, resources, user, probes and environment of the trainer's container stay as they are; it gets
-a prefix to its command, one mount (two with a claim for checkpoints) and NVIDIA_VISIBLE_DEVICES, and in recreate mode
-the number of `nvidia.com/gpu` that was granted. Idempotent. What cannot be injected is refused with a sentence.
+a prefix to its command, one mount (two with a claim for checkpoints) and NVIDIA_VISIBLE_DEVICES or a seat, and in
+recreate mode the number of `nvidia.com/gpu` that was granted. Idempotent. What cannot be injected is refused with a
+sentence.
 Called by `webhook` for users' Volcano Jobs, by `job_spec` for the launcher's own.
 """
 
@@ -16,7 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 from coordinator.errors import Rejected
 from coordinator.model.pod_fields import OF_GUARANTEED, sidecar_requests
-from launcher.names import CONTAINER, JOB, JOB_ID, LAUNCH, SIDECAR
+from launcher.admission.devices import claims_devices, other_accelerator
+from launcher.admission.json_patch import pointer_part
+from launcher.names import CONTAINER, FETCHER, INJECT, JOB, JOB_ID, LAUNCH, NODE_GATE, SIDECAR
 
 Doc = dict[str, Any]
 Devices = Literal["shared", "recreate"]
@@ -33,8 +36,12 @@ USER = 65532
 SPARE_S = 5.0  # beyond saving and killing: the shim waits so long for its sidecar to report the end
 USUAL_GRACE_S = 30  # Kubernetes' default
 GPU = "nvidia.com/gpu"
+SEAT = "volcano-reshape.io/seat"  # of the node agents' device plugin: all GPUs of the node, closed until granted
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE = "void"  # value of VISIBLE: no GPU
+# Volcano preempts and reclaims pods that do not say this. `priority` and `gang` name victims before we are asked, and
+# what they free are cores: the GPUs of a training are not in Volcano's books.
+PREEMPTABLE = "volcano.sh/preemptable"
 HOSTNAME = "kubernetes.io/hostname"  # label of nodes: not always their name
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -68,6 +75,10 @@ class PodSettings:
     """PersistentVolumeClaim for checkpoints in the pod's namespace; without one they end with the pod."""
     gpu_resource: bool = False
     """Whether `nvidia.com/gpu` is asked for in recreate mode where GPUs are emulated, too."""
+    seats: str = ""
+    """`files` or `cdi`: pods of modes `shared` and `pool` take a seat, by which they open only their own GPUs."""
+    runtime_class: str = ""
+    """RuntimeClass of training pods that name none, where NVIDIA's runtime is not the default one: nvidia."""
     gpu_memory: int | None = None
     """Bytes of one emulated GPU."""
     heartbeat_s: float = 5.0
@@ -94,6 +105,10 @@ class Injection:
         """True if a device plugin chooses the GPUs; then only it may say which."""
         return self.devices == "recreate" and not self.emulated
 
+    def takes_seat(self, settings: PodSettings) -> bool:
+        """True if the pod sees all GPUs of its node by a seat of ours."""
+        return bool(settings.seats) and self.devices == "shared" and not self.emulated
+
 
 class InjectedPod(NamedTuple):
     """The parts of a pod that `inject` changes."""
@@ -116,13 +131,45 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
         _set_variable(trainer, "POD_IP", _pod_ip())
     else:
         _wrap(trainer, SHIM, [_mount(FOLDER_VOLUME, FOLDER)])
-        _extend(after, "initContainers", [_installer(after, settings), _sidecar(after, one, settings)])
+        ours = [_installer(after, settings), _sidecar(after, one, settings)]
+        theirs = after.get("initContainers") or []
+        after["initContainers"] = [*ours, *theirs] if one.takes_seat(settings) else [*theirs, *ours]
     _extend(after, "volumes", _volumes(one))
     _claim(after, trainer, one, settings)
     _give_gpus(trainer, one, settings)
+    if one.takes_seat(settings):
+        _close_from_start(after, trainer)
+    if settings.runtime_class and not one.emulated:
+        after.setdefault("runtimeClassName", settings.runtime_class)
     _give_time(after, one, settings)
-    _pin(after, one)
-    return InjectedPod(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
+    _pin(after, one.node)
+    added = {LAUNCH: one.launch, JOB_ID: one.job_id}
+    if PREEMPTABLE not in {*annotations, *labels}:
+        added[PREEMPTABLE] = "false"
+    return InjectedPod(after, annotations | added, labels | {JOB: one.job})
+
+
+def placed_pod(pod: Mapping[str, Any], node: str | None, labels: Doc, annotations: Doc) -> list[Doc]:
+    """Return the JSON patch that pins a pod that waits for its node, and takes its gate off.
+
+    Kubernetes lets such a pod's node be narrowed, and its labels and annotations be set.
+    """
+    meta, spec = pod["metadata"], dict(pod.get("spec") or {})
+    gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != NODE_GATE]
+    _pin(spec, node)
+    placed: list[Doc] = [] if node is None else [{"op": "add", "path": "/spec/affinity", "value": spec["affinity"]}]
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+        *(_set_entry("labels", name, value) for name, value in labels.items()),
+        *(_set_entry("annotations", name, value) for name, value in annotations.items()),
+        *placed,
+        {"op": "add", "path": "/spec/schedulingGates", "value": gates},
+    ]
+
+
+def _set_entry(field: str, name: str, value: str) -> Doc:
+    """Return the operation that sets one label or annotation: schedulers write some, too."""
+    return {"op": "add", "path": f"/metadata/{field}/{pointer_part(name)}", "value": value}
 
 
 def is_injected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -139,6 +186,11 @@ def node_of(spec: Mapping[str, Any]) -> str | None:
 def grace_s(one: Injection, settings: PodSettings) -> int:
     """Return the seconds that a pod needs between SIGTERM and SIGKILL."""
     return math.ceil(max(one.grace_s, settings.grace_s) + settings.kill_s + SPARE_S)
+
+
+def has_seat(spec: Mapping[str, Any]) -> bool:
+    """True if a container of this pod has a seat."""
+    return any(SEAT in ((one.get("resources") or {}).get("limits") or {}) for one in spec.get("containers") or [])
 
 
 # what is refused
@@ -180,9 +232,31 @@ def _check(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) 
     for field in ("shareProcessNamespace", "hostPID"):
         if spec.get(field):
             raise CannotInject(f"{field} must not be set: the end of its container would not end all of the training.")
+    _check_devices(spec)
     _check_gpus(spec, trainer, one)
     _check_network(spec)
     _check_names(spec)
+
+
+def _check_devices(spec: Mapping[str, Any]) -> None:
+    """Refuse devices of which the coordinator knows nothing, and a node that no scheduler chose."""
+    for container in _containers(spec):
+        name = container.get("name")
+        if other := other_accelerator(container):
+            raise CannotInject(
+                f"Container {name!r} asks for {other}, but only whole NVIDIA GPUs are shared out here: leave it out, "
+                f"or take a queue without the label {INJECT}."
+            )
+        if claims_devices(container):
+            raise CannotInject(
+                f"Container {name!r} asks for devices by a ResourceClaim, which may be GPUs that are not shared out "
+                f"here: leave it out, or take a queue without the label {INJECT}."
+            )
+    if spec.get("nodeName"):
+        raise CannotInject(
+            "This pod names its node in nodeName, past the scheduler: write nodeSelector "
+            f"{HOSTNAME}: {spec['nodeName']} instead."
+        )
 
 
 def _check_gpus(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) -> None:
@@ -235,20 +309,54 @@ def _wrap(trainer: Doc, prefix: list[str], mounts: list[Doc]) -> None:
 
 
 def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
+    if one.takes_seat(settings):
+        _unset_variable(trainer, VISIBLE)
+        _ask_for(trainer, SEAT, 1)
+        return
     if one.devices == "shared":
         _set_variable(trainer, VISIBLE, {"value": "all"})
         return
-    if one.plugin() and one.gpu_ids:  # a variable in the pod would override the plugin's choice
-        if kept := [variable for variable in trainer.get("env") or [] if variable.get("name") != VISIBLE]:
-            trainer["env"] = kept
-        else:
-            trainer.pop("env", None)
+    if one.plugin() and one.gpu_ids:
+        _unset_variable(trainer, VISIBLE)
     else:  # none while nothing is granted, whatever its image sets
         _set_variable(trainer, VISIBLE, {"value": ",".join(one.gpu_ids) or NONE})
     if one.gpu_ids and (settings.gpu_resource or not one.emulated):
-        resources = trainer["resources"] = dict(trainer.get("resources") or {})
-        for kind in ("limits", "requests"):
-            resources[kind] = {**(resources.get(kind) or {}), GPU: str(len(one.gpu_ids))}
+        _ask_for(trainer, GPU, len(one.gpu_ids))
+
+
+def _close_from_start(spec: Doc, trainer: Doc) -> None:
+    """Give the sidecar a seat, too: GPUs are closed to the whole pod before its first container with one starts, and it
+    starts before any of the user's. `CannotInject` where there is no sidecar and another container starts first.
+
+    It must be one that runs on: a kubelet that starts anew allots seats to containers that do not run, before it knows
+    of any, and would end the pod.
+    """
+    for container in _containers(spec):
+        if container.get("name") == SIDECAR_CONTAINER:
+            _set_variable(container, VISIBLE, {"value": NONE})
+            _ask_for(container, SEAT, 1)
+            return
+        if container is trainer:
+            return
+        if container.get("name") not in (INIT_CONTAINER, FETCHER):
+            raise CannotInject(
+                f"Container {container.get('name')!r} starts before the one that trains, when GPUs are not closed to "
+                f"this pod yet: put the one that trains first, or leave the annotation {SIDECAR} out."
+            )
+
+
+def _ask_for(container: Doc, resource: str, count: int) -> None:
+    resources = container["resources"] = dict(container.get("resources") or {})
+    for kind in ("limits", "requests"):
+        resources[kind] = {**(resources.get(kind) or {}), resource: str(count)}
+
+
+def _unset_variable(container: Doc, name: str) -> None:
+    """Remove a variable of the pod: it would override the one that a device plugin sets."""
+    if kept := [variable for variable in container.get("env") or [] if variable.get("name") != name]:
+        container["env"] = kept
+    else:
+        container.pop("env", None)
 
 
 def _claim(spec: Doc, trainer: Doc, one: Injection, settings: PodSettings) -> None:
@@ -278,11 +386,11 @@ def _give_time(spec: Doc, one: Injection, settings: PodSettings) -> None:
     spec["terminationGracePeriodSeconds"] = max(USUAL_GRACE_S if theirs is None else theirs, grace_s(one, settings))
 
 
-def _pin(spec: Doc, one: Injection) -> None:
+def _pin(spec: Doc, node: str | None) -> None:
     """Pin to the decided node by name, in addition to the user's own terms. An empty term fits no node."""
-    if one.node is None:
+    if node is None:
         return
-    field = {"key": "metadata.name", "operator": "In", "values": [one.node]}
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = [
         {**t, "matchFields": [*(t.get("matchFields") or []), field]} if any(t.values()) else t
         for t in _node_terms(spec)
@@ -337,7 +445,8 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
     }
     if settings.log_format != "text":
         container["env"].append({"name": "RESHAPE_LOG_FORMAT", "value": settings.log_format})
-    if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, without computing on them
+    reads_gpus = one.devices == "shared" and not one.emulated and not one.takes_seat(settings)
+    if reads_gpus:  # all of the node, without computing on them
         reads = {VISIBLE: "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
         container["env"] += [{"name": name, "value": value} for name, value in reads.items()]
     if not spec.get("hostNetwork"):

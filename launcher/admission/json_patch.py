@@ -30,9 +30,9 @@ def _operations(before: Any, after: Any, path: str) -> Iterator[Operation]:
 
 def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Operation]:
     for name in sorted(before.keys() - after.keys()):
-        yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
+        yield {"op": "remove", "path": f"{path}/{pointer_part(name)}"}
     for name, value in after.items():
-        place = f"{path}/{_escaped(name)}"
+        place = f"{path}/{pointer_part(name)}"
         if name not in before:
             yield {"op": "add", "path": place, "value": value}
         else:
@@ -59,5 +59,6 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _escaped(name: str) -> str:
+def pointer_part(name: str) -> str:
+    """Return a name as one part of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -37,8 +37,11 @@ class SetupApi(Protocol):
     def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc: ...
 
 
-def set_up(api: SetupApi, now: float, mongodb: str | None = None) -> Iterator[str]:
-    """Make what is missing; yield one sentence per step. `mongodb`: address of a MongoDB that gets a password."""
+def set_up(api: SetupApi, now: float, mongodb: str | None = None, keep_certificate: bool = False) -> Iterator[str]:
+    """Make what is missing; yield one sentence per step. `mongodb`: address of a MongoDB that gets a password.
+
+    `keep_certificate`: the webhook's certificate is made by somebody else, so that `Fatal` says if it is not there.
+    """
     keys = dict.fromkeys(("master.key", "api.token", "agent.key"), _random)
     made, said = _kept(api, KEYS, keys)
     yield said
@@ -46,7 +49,10 @@ def set_up(api: SetupApi, now: float, mongodb: str | None = None) -> Iterator[st
     yield _kept(api, AGENT, {"agent.key": lambda: made["agent.key"]})[1]
     if mongodb:
         yield _kept(api, STORE, _store(mongodb))[1]
-    yield from _certificate(api, now)
+    if keep_certificate:
+        yield from _certificate_of_others(api, now)
+    else:
+        yield from _certificate(api, now)
 
 
 def _kept(api: SetupApi, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
@@ -114,6 +120,17 @@ def _certificate(api: SetupApi, now: float) -> Iterator[str]:
     else:
         yield f"Secret {TLS}: the certificate is good for another {left:.0f} days."
     yield _trust(api, "".join(trusted))
+
+
+def _certificate_of_others(api: SetupApi, now: float) -> Iterator[str]:
+    have = read(api, TLS) or {}
+    if missing := [key for key in ("tls.crt", "tls.key", "ca.crt") if not have.get(key)]:
+        raise Fatal(f"Secret {TLS} has no {', '.join(missing)}: make it in {NAMESPACE}, then run this again")
+    left = certificates.days_left(have["tls.crt"], now)
+    if left is None or left <= 0:
+        raise Fatal(f"the certificate in Secret {TLS} has ended or is damaged: renew it, then run this again")
+    yield f"Secret {TLS}: the certificate is somebody else's, and good for another {left:.0f} days."
+    yield _trust(api, have["ca.crt"])
 
 
 def _trust(api: SetupApi, authorities: str) -> str:

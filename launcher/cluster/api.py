@@ -23,6 +23,7 @@ Doc = dict[str, Any]
 
 FIELD_MANAGER = "volcano-reshape"
 TIMEOUT_S = 15.0
+PAGE = 500  # objects of one answer: those of a large cluster at once would be gigabytes, and late
 SLACK_S = 5.0  # a watch that is silent so long after its end has a dead connection
 NOT_INSTALLED = "the Kubernetes client is not installed here: pip install 'volcano-reshape[k8s]'"
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -51,15 +52,21 @@ KINDS = {
     "Pod": _Kind("v1", "pods"),
     "Secret": _Kind("v1", "secrets"),
     "Service": _Kind("v1", "services"),
+    "RuntimeClass": _Kind("node.k8s.io/v1", "runtimeclasses", False),
     "DaemonSet": _Kind("apps/v1", "daemonsets"),
     "Deployment": _Kind("apps/v1", "deployments"),
     "StatefulSet": _Kind("apps/v1", "statefulsets"),
     "CustomResourceDefinition": _Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", False),
     "MutatingWebhookConfiguration": _Kind("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
-    "Job": _Kind("batch.volcano.sh/v1alpha1", "jobs"),  # Volcano's: Kubernetes' own is not used here
+    "Job": _Kind("batch.volcano.sh/v1alpha1", "jobs"),  # Volcano's
+    "BatchJob": _Kind("batch/v1", "jobs"),  # Kubernetes' own, whose kind is Job, too
     "Command": _Kind("bus.volcano.sh/v1alpha1", "commands"),
     "Slaml": _Kind("sla-operator.dcn.com/v1alpha1", "slamls"),
+    "PodGroup": _Kind("scheduling.volcano.sh/v1beta1", "podgroups"),
     "Queue": _Kind("scheduling.volcano.sh/v1beta1", "queues", False),
+    "PriorityClass": _Kind("scheduling.k8s.io/v1", "priorityclasses", False),
+    "TokenReview": _Kind("authentication.k8s.io/v1", "tokenreviews", False),
+    "SubjectAccessReview": _Kind("authorization.k8s.io/v1", "subjectaccessreviews", False),
 }
 
 
@@ -96,21 +103,44 @@ class KubernetesApi:
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> ListResult:
         """Return all objects of a kind, of every namespace if none is given."""
-        query = [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
-        found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
+        pages = [*self.pages(kind, namespace, labels, fields)]
+        return ListResult([item for page in pages for item in page.items], pages[-1].version)
+
+    def pages(
+        self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Iterator[ListResult]:
+        """Yield all objects of a kind in parts, at least one, all of the same version; an empty one may be the last.
+
+        `Expired` when the caller took longer than the server keeps that version (five minutes by default).
+        """
         about = {"apiVersion": KINDS[kind].version, "kind": kind}
-        items = [{**about, **item} for item in found.get("items") or []]
-        return ListResult(items, str(found.get("metadata", {}).get("resourceVersion", "")))
+        more = ""
+        while True:
+            query = [("limit", str(PAGE)), *([("continue", more)] if more else []), *_selected(labels, fields)]
+            found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
+            meta = found.get("metadata") or {}
+            more = str(meta.get("continue") or "")
+            items = [{**about, **item} for item in found.get("items") or []]
+            yield ListResult(items, str(meta.get("resourceVersion", "")))
+            if not more:
+                return
 
     def watch(
-        self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
+        self,
+        kind: str,
+        since: str,
+        seconds: int,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
     ) -> Iterator[tuple[str, Doc]]:
         """Yield changes after `since` as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for about `seconds`.
 
-        `Expired` when the server no longer knows `since`, `Transient` when the connection fails or falls silent.
+        An object that no longer has these labels or fields counts as DELETED. `Expired` when the server no longer
+        knows `since`, `Transient` when the connection fails or falls silent.
         """
         query = [("watch", "true"), ("resourceVersion", since), ("timeoutSeconds", str(seconds))]
-        query += [("allowWatchBookmarks", "true"), *([("labelSelector", labels)] if labels else [])]
+        query += [("allowWatchBookmarks", "true"), *_selected(labels, fields)]
         yield from self._stream(KINDS[kind].path(namespace), query, seconds + SLACK_S)
 
     def create(self, doc: Doc) -> Doc:
@@ -150,15 +180,23 @@ class KubernetesApi:
         return self._ask("patch", f"{self._path(seen)}/status", body=body, content_type=JSON_MERGE)
 
     def delete(
-        self, kind: str, name: str, namespace: str | None = None, uid: str | None = None, foreground: bool = False
+        self,
+        kind: str,
+        name: str,
+        namespace: str | None = None,
+        uid: str | None = None,
+        foreground: bool = False,
+        grace_s: int | None = None,
     ) -> bool:
         """Delete the object. False if there is none, or if the one of that name has another uid.
 
-        `foreground`: the objects that it owns go first.
+        `foreground`: the objects that it owns go first. `grace_s`: of a pod, also one that is being deleted already.
         """
         options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if foreground:
             options["propagationPolicy"] = "Foreground"
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         try:
@@ -235,6 +273,10 @@ def _connect(kubeconfig: str | None, context: str | None) -> Any:
         ) from error
     # No discoverer: it would ask the server for all that it has.
     return dynamic.DynamicClient(client.ApiClient(settings), discoverer=lambda *_: None)
+
+
+def _selected(labels: str | None, fields: str | None) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
 
 
 def _lines(answer: Any) -> Iterator[bytes]:

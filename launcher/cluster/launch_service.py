@@ -22,34 +22,40 @@ from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow, plain
 from coordinator.ports import Clock, Store
 from coordinator.stores.elector import Elector
 from launcher import playbook
-from launcher.admission.inject import PodSettings
-from launcher.cluster.api import ApiUnavailable, KubernetesApi
-from launcher.cluster.controllers import gang_launch
+from launcher.admission.inject import PodSettings, placed_pod
+from launcher.cluster.api import ApiUnavailable, Doc, KubernetesApi
+from launcher.cluster.controllers import gang_launch, one_pod_jobs
+from launcher.cluster.controllers.gated_pods import GatedPods
+from launcher.cluster.controllers.kept_records import KeptRecords
 from launcher.cluster.controllers.launch import (
     AdoptPod,
     DeleteLaunch,
     DeletePod,
     LaunchState,
+    OpenGate,
     PlayLaunch,
     PlayRemove,
     ScaleVolcanoJob,
     Step,
+    SuspendJob,
     WriteLaunch,
     steps,
 )
 from launcher.cluster.controllers.launch_state import LaunchStates
 from launcher.cluster.controllers.node import NodeController
+from launcher.cluster.controllers.other_kinds import OtherKinds
+from launcher.cluster.controllers.placeholders import PlaceholderController
 from launcher.cluster.controllers.slaml import SlamlSync
-from launcher.cluster.controllers.volcano_job import VolcanoJobController
+from launcher.cluster.controllers.volcano_job import VolcanoJobController, labelled_queues
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.informer import Informer
 from launcher.cluster.metrics import LauncherMetrics
-from launcher.cluster.pods import job_spec
+from launcher.cluster.pods import job_spec, placeholder_pods
 from launcher.cluster.pods.log_reader import LogReaders
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.cluster.pods.resize import PodResizer
 from launcher.cluster.registry import ImageCommands
-from launcher.names import JOB
+from launcher.names import JOB, JOB_ID, job_name
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 from sidecar.startup import log_format
 
@@ -79,20 +85,32 @@ class LaunchService:
         wake, within = self._wake.set, namespaces or (None,)
         self._pods = [Informer(cluster, "Pod", namespace, JOB, wake) for namespace in within]
         self._jobs = [Informer(cluster, "Job", namespace, None, wake) for namespace in within]
+        self._batch_jobs = [Informer(cluster, "BatchJob", namespace, JOB, wake) for namespace in within]
         self._queues = [Informer(cluster, "Queue", None, None, wake)]
+        self._groups = [
+            Informer(cluster, "PodGroup", namespace, None, lambda: None, placeholder_pods.shortened_group)
+            for namespace in within
+        ]
         self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
         self.events = EventWriter(cluster, clock, "reshape-launcher")
         self._volcano_jobs = VolcanoJobController(
-            store, cluster, clock, self.events, settings, self.patience_s, namespaces
+            store, cluster, clock, self.events, settings, self.patience_s, master_key, namespaces
         )
+        self._other_kinds = OtherKinds(cluster, self.events, self._groups)
+        self._gated = GatedPods(cluster, clock, self.events)
         self._slamls = SlamlSync(store, cluster, self.events, namespaces, wake, ImageCommands(registries, wake))
         self._nodes = NodeController(store, cluster, clock, namespaces)
+        self._placeholders = PlaceholderController(
+            store, cluster, clock, settings, master_key, self._nodes.foreign, namespaces, self._groups, wake
+        )
         self._logs = LogReaders(store, cluster, clock, settings, master_key, namespaces)
         self.metrics = LauncherMetrics(
             lambda: elector.leads, lambda: sum(not informer.in_step for informer in self._informers)
         )
         self._runs = PlaybookQueue(self._carry_out, self.metrics.playbook)
         self._states = LaunchStates(store, cluster, clock, settings.namespace, self.patience_s, self._runs.under_way)
+        self._kept = KeptRecords(store, cluster, master_key)
+        self._compared = False  # whether the store was compared with what runs since this launcher acts
         self._resizing = PodResizer(TABLE, store, cluster, clock, self.events)
         self._played: dict[str, float] = {}  # when the removal of each launch was played last
         self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
@@ -103,10 +121,11 @@ class LaunchService:
         self.trouble = "Starting."  # empty once the last turn went well
 
     def start(self) -> None:
-        for informer in self._informers:
+        for informer in [*self._informers, *self._groups]:
             informer.start()
         self._slamls.start()
         self._nodes.start()
+        self._placeholders.start()
         self._thread.start()
         self._renewing.start()
 
@@ -114,10 +133,11 @@ class LaunchService:
         """End the threads and resign. Running playbooks are stopped; the successor runs them again."""
         self._stopping.set()
         self._wake.set()
-        for informer in self._informers:
+        for informer in [*self._informers, *self._groups]:
             informer.stop()
         self._slamls.stop()
         self._nodes.stop()
+        self._placeholders.stop()
         self._thread.join(timeout=10)
         self._renewing.join(timeout=10)
         self._runs.stop_all(timeout=5.0)
@@ -133,15 +153,21 @@ class LaunchService:
 
     @property
     def _informers(self) -> list[Informer]:
-        return [*self._pods, *self._jobs, *self._queues]
+        return [*self._pods, *self._jobs, *self._batch_jobs, *self._queues]
+
+    def queues(self) -> dict[str, Doc]:
+        """Return Volcano's queues by name."""
+        return {str(doc["metadata"]["name"]): doc for informer in self._queues for doc in informer.items().values()}
 
     def observed(self) -> ObservedCluster:
         """Return the present content of all informers."""
         pods = {uid: Pod(doc) for informer in self._pods for uid, doc in informer.items().items()}
         pods |= {uid: pod for informer in self._pods for uid, pod in informer.vanished().items()}
         jobs = {uid: doc for informer in self._jobs for uid, doc in informer.items().items()}
-        queues = {str(doc["metadata"]["name"]): doc for informer in self._queues for doc in informer.items().values()}
-        return ObservedCluster(pods, jobs, queues)
+        batch = {uid: doc for informer in self._batch_jobs for uid, doc in informer.items().items()}
+        jobs |= {uid: one_pod_jobs.read_batch_job(doc) for uid, doc in batch.items()}
+        jobs |= {uid: found for uid, pod in pods.items() if (found := one_pod_jobs.read_pod(pod)) is not None}
+        return ObservedCluster(pods, jobs, self.queues())
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -174,7 +200,9 @@ class LaunchService:
         if not all(informer.in_step for informer in self._informers):
             self.trouble = "The API server does not answer, or refuses a watch."
             return
-        observed, records = self.observed(), self._store.list(TABLE)
+        observed = self.observed()
+        self._compare(observed, led)
+        records = self._store.list(TABLE)
         self.metrics.launches(records)
         # Jobs are read after launches: a launch whose job is deleted or has a newer launch is not wanted.
         jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
@@ -194,12 +222,24 @@ class LaunchService:
         self.metrics.turned(self._clock.now() - self._turned_at)
         self.trouble = trouble
 
+    def _compare(self, observed: ObservedCluster, led: bool) -> None:
+        """Write back what the store has lost, when this launcher begins to act or finds the store emptied."""
+        if led and self._compared and not self.elector.rewound:
+            return
+        self._compared = False
+        self._kept.write_back(observed)
+        self.elector.rewound = False
+        self._compared = True
+
     def _turn_controllers(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> str:
         """Run the other controllers; return the last error. An error in one hinders neither the others nor launches."""
         trouble = ""
         turns: dict[str, Callable[[], None]] = {
             "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs), "Slamls": self._slamls.turn,
-            "nodes": self._nodes.turn, "logs": partial(self._logs.turn, observed),
+            "gated pods": partial(self._gated.turn, observed),
+            "other kinds": partial(self._other_kinds.turn, labelled_queues(observed), observed.jobs.keys()),
+            "nodes": self._nodes.turn, "placeholders": partial(self._placeholders.turn, observed.queues),
+            "logs": partial(self._logs.turn, observed),
         }  # fmt: skip
         for what, turn in turns.items():
             try:
@@ -218,6 +258,7 @@ class LaunchService:
             for name in times.keys() - known:
                 del times[name]
         self._unanswered &= known
+        self._kept.forget(known)
 
     # one launch
 
@@ -233,6 +274,8 @@ class LaunchService:
                 record = self._perform(step, record, view)
             job = None if view.over else jobs.get(str((record.get("doc") or {}).get("_id")))
             self._resizing.look(record, view.pods, job, view.job)
+            if view.wanted:
+                self._kept.keep(record, view.job)
         except Conflict:
             self._wake.set()  # its document has changed
             return False
@@ -274,6 +317,10 @@ class LaunchService:
             case DeletePod():
                 log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
                 self._cluster.delete("Pod", step.pod.name, step.pod.namespace, step.pod.uid)
+            case OpenGate():
+                self._open_gate(step.pod, record)
+            case SuspendJob():
+                self._suspend(step.suspend, record, view)
             case DeleteLaunch():
                 self._forget(record)
         return record
@@ -325,6 +372,22 @@ class LaunchService:
             {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
             *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
         ], meta.get("namespace"))  # fmt: skip
+
+    def _open_gate(self, pod: Pod, record: LaunchRow) -> None:
+        """Pin the pod to the decided node and take its gate off, and write the names of its job on it."""
+        node = (record.get("doc") or {}).get("node")
+        log.info("launch %s: pod %s/%s goes to node %s", record["_id"], pod.namespace, pod.name, node)
+        job_label = job_name(str(record["job_id"]), str(record["uid"]))
+        changes = placed_pod(pod.doc, node, {JOB: job_label}, {JOB_ID: str(record["job_id"])})
+        self._cluster.patch_json("Pod", pod.name, changes, pod.namespace)
+
+    def _suspend(self, suspend: bool, record: LaunchRow, view: LaunchState) -> None:
+        if view.job is None or bool(view.job["spec"].get("suspend")) == suspend:
+            return
+        meta = view.job["metadata"]
+        log.info("launch %s: %s batch Job %s", record["_id"], "suspending" if suspend else "resuming", meta["name"])
+        changes = one_pod_jobs.suspension(view.job, suspend)
+        self._cluster.patch_json("BatchJob", meta["name"], changes, meta.get("namespace"))
 
     def _forget(self, record: LaunchRow) -> None:
         name, doc = record["_id"], record["doc"]

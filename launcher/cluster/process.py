@@ -61,12 +61,17 @@ def run(environment: Mapping[str, str], playbooks: Path) -> int:
 def _service(
     settings: LauncherSettings, pods: PodSettings, store: Store, cluster: KubernetesApi, playbooks: Path
 ) -> LaunchService:
-    clock, master_key = SystemClock(), config.secret(Path(settings.keys) / config.MASTER_KEY).encode()
+    clock = SystemClock()
+    master_key = _master_key(settings)
     elector = Elector(store, clock, settings.term_s, Holder.of_process(os.getpid()), TERM)
     return LaunchService(
         store, cluster, clock, elector, pods, master_key, settings.namespaces, playbooks, Path(settings.workdir),
         settings.launch_timeout_s, settings.registries,
     )  # fmt: skip
+
+
+def _master_key(settings: LauncherSettings) -> bytes:
+    return config.secret(Path(settings.keys) / config.MASTER_KEY).encode()
 
 
 def _wait_for(store: Store, done: threading.Event) -> None:
@@ -95,7 +100,9 @@ async def _serve(
 
     tls = ReloadedCertificate(Path(settings.tls)) if settings.tls else None
     if tls is not None:
-        injector = Injector(pods, PodDecisionLookup(store, service.observed), report, service.metrics.admission)
+        injector = Injector(
+            pods, PodDecisionLookup(store, service.queues), report, service.metrics.admission, _master_key(settings)
+        )
         server = make_server(injector, tls.context, lambda: service.ready, service.metrics.text)
         server.listen(settings.webhook_port)
     looked = 0.0

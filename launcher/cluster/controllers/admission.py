@@ -18,20 +18,20 @@ from launcher.admission.inject import Devices
 from launcher.admission.webhook import PodDecision
 from launcher.cluster.controllers import volcano_job_document
 from launcher.cluster.pods.job_spec import devices_of
-from launcher.cluster.pods.pod_state import ObservedCluster
 from launcher.names import DEVICES, INJECT
 
 Doc = dict[str, Any]
 
 
 class PodDecisionLookup:
-    """Implements `webhook.PodDecisions`. `observed`: returns the present content of the informers."""
+    """Implements `webhook.PodDecisions`. `queues`: returns Volcano's queues by name, as they are now."""
 
-    def __init__(self, store: Store, observed: Callable[[], ObservedCluster]) -> None:
-        self._store, self._observed = store, observed
+    def __init__(self, store: Store, queues: Callable[[], Mapping[str, Doc]]) -> None:
+        self._store = store
+        self._queues = queues
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        found = self._observed().queues.get(name)
+        found = self._queues().get(name)
         if found is None:  # just started: a pod that passes uninjected would see every GPU
             raise Transient(f"Queue {name} is not known to the launcher yet; this is asked again.")
         meta: Mapping[str, Any] = found.get("metadata") or {}

@@ -34,11 +34,12 @@ from launcher.cluster.controllers.launch import (
     WriteLaunch,
     is_user_job,
     release_user_pods,
+    stays_a_while,
     waits_for_queue,
 )
 from launcher.cluster.controllers.volcano_job_document import FINISHED, HALTED, ends_with_a_pod, phase
 from launcher.cluster.pods.pod_state import Pod
-from launcher.names import is_secret_of_pod, member_of
+from launcher.names import member_of
 
 NO_NODE = "didn't match Pod's node affinity"
 ONE_FOR_ALL = "if that node is open, Volcano's scheduler lacks predicateErrorCacheEnable: false, see docs/volcano.md"
@@ -195,8 +196,7 @@ def _pod_of(view: LaunchState, pods: Sequence[Doc | None], member: int) -> Pod |
 def _candidates(view: LaunchState) -> list[Pod]:
     """Return pods that may be adopted: their annotation names their own Secret, so no other one is overwritten."""
     taken = {entry["uid"] for entry in recorded_pods(view.record)}
-    free = [pod for pod in view.pods if pod.uid not in taken and not pod.leaving]
-    return [pod for pod in free if pod.launch is not None and is_secret_of_pod(pod.name, pod.launch)]
+    return [pod for pod in view.pods if pod.uid not in taken and not pod.leaving and pod.has_own_secret]
 
 
 # what is wanted
@@ -268,11 +268,12 @@ def _mine(view: LaunchState) -> list[Pod]:
 
 def _away(view: LaunchState) -> Iterator[Step]:
     """Yield what removes a launch of ours: its Volcano Job, since Volcano remakes pods that are only deleted."""
-    mine, stays = _mine(view), not view.leaving and phase(view.job or {}) not in FINISHED
-    if view.gone:  # a finished Volcano Job stays for its time, so that its user can look at it
-        if stays and not view.patient:
+    mine = _mine(view)
+    there = not view.leaving and not stays_a_while(view)
+    if view.gone:
+        if there and not view.patient:
             yield PlayRemove()
-        elif not stays and view.over and not view.busy:
+        elif not there and view.over and not view.busy:
             yield DeleteLaunch()
     elif view.patient and any(pod.alive for pod in mine):
         return

@@ -4,7 +4,8 @@ Level-triggered: it reads the present state, not what happened, so a launcher th
 comes what to record (`WriteLaunch`), then what brings the launch to its wanted state. Two kinds:
 
     record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user)
-    volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or delete it
+    volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or delete it. Likewise
+             a user's batch Job, which is suspended in place of that, and a bare pod, which nobody makes anew
 
 Called by `launch_service.py`, in one thread, with one view per launch and turn. `gang_launch.py` decides for gangs.
 """
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.model.tables import LaunchChanges, LaunchRow
+from launcher.cluster.controllers.one_pod_jobs import described, kind_of
 from launcher.cluster.controllers.volcano_job_document import FINISHED, HALTED, phase
 from launcher.cluster.pods.pod_state import Pod
-from launcher.names import is_secret_of_pod
 
 Doc = dict[str, Any]
 
@@ -64,11 +65,35 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
+class OpenGate:
+    """Let the pod of a batch Job, or a bare pod, be scheduled, on the decided node only."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class SuspendJob:
+    """Suspend a batch Job, which deletes its pod without counting it as failed, or let it go on."""
+
+    suspend: bool
+
+
+@dataclass(frozen=True)
 class DeleteLaunch:
     """Delete the Secret and the document of a launch of which nothing is left."""
 
 
-Step = WriteLaunch | PlayLaunch | PlayRemove | AdoptPod | ScaleVolcanoJob | DeletePod | DeleteLaunch
+Step = (
+    WriteLaunch
+    | PlayLaunch
+    | PlayRemove
+    | AdoptPod
+    | ScaleVolcanoJob
+    | DeletePod
+    | OpenGate
+    | SuspendJob
+    | DeleteLaunch
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +131,11 @@ class LaunchState:
     @property
     def gone(self) -> bool:
         return bool(self.record.get("gone"))
+
+    @property
+    def moved(self) -> bool:
+        """True if the job has left this launch to train elsewhere."""
+        return bool(self.record.get("moved"))
 
     @property
     def node(self) -> str | None:
@@ -182,10 +212,13 @@ def _failure(view: LaunchState, newest: Pod | None) -> str | None:
         return None
     if newest is None and view.refused:
         return f"Volcano cannot make its pod: {view.refused}"
+    what = described((view.record.get("doc") or {}).get("volcano") or {})
     if view.leaving:
-        return "its Volcano Job was deleted"
+        return f"its {what} was deleted"
     now = phase(view.job or {})
-    return f"its Volcano Job is {now}, so no pod comes up" if now in FINISHED | HALTED else None
+    if kind_of(view.job or {}) is not None and now in HALTED:
+        return f"its {what} is suspended, so no pod comes up"
+    return f"its {what} is {now}, so no pod comes up" if now in FINISHED | HALTED else None
 
 
 # a launch of our own
@@ -197,7 +230,7 @@ def _launch(view: LaunchState) -> Iterator[Step]:
 
 
 def _away(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
-    if view.gone:  # a finished Volcano Job stays for its time, so that its user can look at it
+    if view.gone:
         yield from _tidied(view)
     elif view.patient and any(pod.alive for pod in mine):
         return
@@ -210,11 +243,19 @@ def _away(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
 
 
 def _tidied(view: LaunchState) -> Iterator[Step]:
-    finished = phase(view.job or {}) in FINISHED or view.known.get("ended")  # then Volcano ends its job by itself
-    if not view.leaving and not finished:
+    ends_by_itself = view.known.get("ended") and not view.moved  # Volcano ends its job then
+    if not view.leaving and not ends_by_itself and not stays_a_while(view):
         yield PlayRemove()
     elif view.over and not view.busy:
         yield DeleteLaunch()
+
+
+def stays_a_while(view: LaunchState) -> bool:
+    """True if its finished Volcano Job stays for its time, so that its user can look at it.
+
+    What a job left by moving has nothing to tell: it was stopped there, and trains elsewhere.
+    """
+    return phase(view.job or {}) in FINISHED and not view.moved
 
 
 # the pod of a user's Volcano Job
@@ -226,17 +267,36 @@ def _from_volcano(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
         if not view.record.get("applied"):  # its Secret may not have been written
             yield from (AdoptPod(pod) for pod in mine if pod.alive)
         return
+    if _is_suspended(view):
+        yield SuspendJob(False)
+        return
     for pod in view.pods:
-        # A pod may name any Secret: only one that was made up for it is written, never another one.
-        if not pod.alive or pod.launch is None or not is_secret_of_pod(pod.name, pod.launch):
+        if not pod.alive or not pod.has_own_secret:
             continue
         if not _fits(pod, view):
-            yield DeletePod(pod)  # made for another decision
+            yield _without_pod(view, pod)  # made for another decision
+        elif pod.waits_for_node:
+            yield OpenGate(pod)
         elif pod.node is not None and view.node in (None, pod.node):
             yield AdoptPod(pod)
         elif pod.node is not None:
-            yield DeletePod(pod)  # placed by Volcano before the decision; the next pod goes to the decided node
+            yield _without_pod(view, pod)  # placed by Volcano before the decision; the next goes to the decided node
         return
+
+
+def _is_suspended(view: LaunchState) -> bool:
+    """True if we have suspended its batch Job; one that its user has suspended is halted."""
+    if view.job is None or kind_of(view.job) is None or phase(view.job) in HALTED:
+        return False
+    return bool(view.job["spec"].get("suspend"))
+
+
+def _without_pod(view: LaunchState, pod: Pod) -> Step:
+    """Return what takes a pod away that its user's object makes anew."""
+    origin = (view.record.get("doc") or {}).get("volcano") or {}
+    if view.job is not None and kind_of(view.job) is not None and not origin.get("keeps_pod"):
+        return SuspendJob(True)
+    return DeletePod(pod)
 
 
 def _fits(pod: Pod, view: LaunchState) -> bool:
@@ -259,4 +319,4 @@ def release_user_pods(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
     elif not view.ended:  # otherwise `volcano_job.py` asks Volcano to end the whole job
         for pod in mine:
             if not pod.leaving and not pod.finished:
-                yield DeletePod(pod)
+                yield _without_pod(view, pod)

@@ -1,8 +1,8 @@
 """Turns users' Volcano Jobs and Queues into job documents and rows of table `queues`.
 
 Each turn compares and repairs: a Volcano Job without a job document gets one, a document whose Volcano Job is gone is
-cancelled, an ended job has its Volcano Job terminated. Idempotent: `_id`s are derived from uids. Called by
-`launch_service.py`, in its one thread.
+cancelled, an ended job has its Volcano Job terminated. Likewise batch Jobs and bare pods, which `one_pod_jobs` reads as
+Volcano Jobs. Idempotent: `_id`s are derived from uids. Called by `launch_service.py`, in its one thread.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.errors import Conflict, Rejected, ReshapeError
+from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError
 from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock, Store
 from coordinator.scheduling.intake import WAITS_FOR_ITS_TURN
-from launcher.admission.inject import Injection, PodSettings, inject
+from launcher.admission import kinds
+from launcher.admission.inject import Devices, Injection, PodSettings, inject
+from launcher.admission.owners import proven_owner
 from launcher.cluster.api import KubernetesApi
-from launcher.cluster.controllers import volcano_job_document
+from launcher.cluster.controllers import one_pod_jobs, volcano_job_document, volcano_queue
+from launcher.cluster.controllers.kept_records import is_recorded
 from launcher.cluster.event_writer import EventWriter, event_stamp
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
-from launcher.names import DEVICES, INJECT
+from launcher.names import DEVICES, INJECT, QUEUE_LABEL
 
 Doc = dict[str, Any]
 
 WEBHOOKS, BY_QUEUE = "reshape-inject", "queue.volcano-reshape.io"
-QUEUE_LABEL = "volcano.sh/queue-name"
 NO_QUEUE = "none.volcano-reshape"  # a value that no queue can have, since a selector needs one
-MODES = ("shared", "recreate")
+MODES = ("shared", "recreate", "pool")
 WAITS_S = 600.0  # between two Events that say why the same job waits
 SELECT_S = 2.0  # how often the webhook's selector is compared: each `kubectl apply` of the manifests resets it
 
@@ -40,11 +43,12 @@ class VolcanoJobController:
 
     def __init__(
         self, store: Store, cluster: KubernetesApi, clock: Clock, events: EventWriter, settings: PodSettings,
-        patience_s: float,
+        patience_s: float, master_key: bytes,
         namespaces: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`namespaces`: those that are watched; none: all."""
         self._namespaces = namespaces
+        self._master_key = master_key
         self._store, self._cluster, self._clock, self._events = store, cluster, clock, events
         self._settings, self._patience_s = settings, patience_s
         self._inserted: set[str] = set()
@@ -125,10 +129,13 @@ class VolcanoJobController:
         meta = queue["metadata"]
         devices = (meta.get("annotations") or {}).get(DEVICES, "shared")
         if devices not in MODES:
-            said = f"The annotation {DEVICES} must be {' or '.join(MODES)}, not {str(devices)[:40]!r}; taken as shared."
+            said = f"The annotation {DEVICES} must be {', '.join(MODES[:-1])} or {MODES[-1]}, not "
+            said += f"{str(devices)[:40]!r}; taken as shared."
             self._events.write(queue, "DevicesUnknown", said, warning=True)
             devices = "shared"
-        return {"_id": name, "inject": (meta.get("labels") or {}).get(INJECT) == "true", "devices": devices}
+        if said := volcano_queue.annotation_problem(queue):
+            self._events.write(queue, "MakespanWeightUnknown", said, warning=True)
+        return {"_id": name, "inject": _is_labelled(queue), "devices": devices, **volcano_queue.share_of(queue)}
 
     def _select(self, queues: list[str]) -> None:
         found = self._cluster.get("MutatingWebhookConfiguration", WEBHOOKS)
@@ -165,6 +172,8 @@ class VolcanoJobController:
                 self._events.write(job, "JobRefused", "This job is not let in: " + "; ".join(found) + ".", warning=True)
             elif not doc.get("uid"):
                 self._place(doc, uid, observed)
+        elif doc is None and key not in self._inserted and is_recorded(job) and _trains(uid, observed):
+            self._events.write(job, "RecordLost", RECORD_LOST, warning=True)
         elif doc is None and key not in self._inserted:
             if volcano_job_document.pod_count(job) and not any(pod.owner == uid for pod in observed.pods.values()):
                 self._events.write(job, "TooLate", TOO_LATE, warning=True)
@@ -187,9 +196,13 @@ class VolcanoJobController:
         if self._refused.get(key) == str(job["metadata"].get("resourceVersion")):
             return
         try:
-            self._check(job)
+            if one_pod_jobs.kind_of(job) != kinds.POD:  # a bare pod was injected already
+                self._check(job)
             taken = bool(self._store.list("jobs", {"job_id": volcano_job_document.job_id(job)}))
-            doc = volcano_job_document.job_document(job, taken)
+            who = proven_owner(self._master_key, job["metadata"])
+            doc = volcano_job_document.job_document(job, taken, who, self._priority(job))
+            if why := _held_back(None, job):  # at once: else it would be decided about, and cost it a try
+                doc["held_back"] = why
             self._store.insert("jobs", doc)
             if said := volcano_job_document.fixed_size(job, doc):
                 self._events.write(job, "KeepsItsSize", said, warning=True)
@@ -202,13 +215,24 @@ class VolcanoJobController:
             log.info("job %s was inserted already", key)
         self._inserted.add(key)
 
+    def _priority(self, job: Doc) -> int | None:
+        """Return the value of its PriorityClass; None if it names none, there is none, or the launcher may not look."""
+        name = volcano_job_document.priority_class(job)
+        try:
+            found = self._cluster.get("PriorityClass", name) if name else None
+        except Fatal as error:
+            log.warning("the priority of Volcano Job %s is not known: %s", job["metadata"]["name"], error)
+            return None
+        return None if found is None else int(found.get("value") or 0)
+
     def _check(self, job: Doc) -> None:
         """Raise what the webhook would refuse, so that the user finds it as an Event of the Volcano Job."""
         for task in (job.get("spec") or {}).get("tasks") or []:
             template = task.get("template") or {}
             meta, queue = template.get("metadata") or {}, volcano_job_document.queue_of(job)
             devices = (self._queues or {}).get(queue, {}).get("devices", "shared")
-            trial = Injection(job_id="trial", job="trial", launch="trial", devices=devices, emulated=True)
+            sees: Devices = "recreate" if devices == "recreate" else "shared"
+            trial = Injection(job_id="trial", job="trial", launch="trial", devices=sees, emulated=True)
             inject(template.get("spec") or {}, meta, trial, self._settings)
 
     def _end(self, uid: str, job: Doc) -> None:
@@ -217,6 +241,10 @@ class VolcanoJobController:
         if now - self._ended.setdefault(uid, now) < self._patience_s:
             return
         about = job["metadata"]
+        if kind := one_pod_jobs.kind_of(job):
+            self._end_one_pod(kind, job)
+            self._ended[uid] = now
+            return
         owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": about["name"], "uid": uid}
         command = {
             "apiVersion": "bus.volcano.sh/v1alpha1",
@@ -238,6 +266,21 @@ class VolcanoJobController:
             self._ended[uid] = now  # tried again only after as long
         self._events.write(job, "Ended", "The job has ended, so its pods are stopped.")
 
+    def _end_one_pod(self, kind: str, job: Doc) -> None:
+        """End a batch Job as Failed, with the reason, or delete a bare pod."""
+        about = job["metadata"]
+        doc = self._store.get("jobs", volcano_job_document.job_key(str(about["uid"]))) or {}
+        state = str(doc.get("state") or s.CANCELLED)
+        why = f"job {doc.get('job_id')} {'has failed' if state == s.FAILED else f'is {state}'}"
+        if said := doc.get("message"):
+            why = f"{why}: {said}"
+        if kind == kinds.BATCH_JOB:
+            status = one_pod_jobs.failure_target(state, why, event_stamp(self._clock.wall()))
+            self._cluster.patch("BatchJob", about["name"], status, about.get("namespace"), "status")
+        else:
+            self._cluster.delete("Pod", about["name"], about.get("namespace"), about["uid"])
+        self._events.write(job, "Ended", f"The {kind} is ended: {why}.")
+
     def _cancel_orphans(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         """Cancel jobs whose Volcano Job was deleted or terminated."""
         for doc in jobs.values():
@@ -249,8 +292,16 @@ class VolcanoJobController:
             job = observed.jobs.get(str(origin.get("uid")))
             if job is None and self._there(origin):
                 continue  # our watch is behind
-            if job is None or "deletionTimestamp" in job["metadata"] or volcano_job_document.phase(job) in TERMINATED:
-                self._change(doc, {"cancel": True, "cancel_reason": self._why_gone(str(origin.get("uid")), job)})
+            ends = job is None or "deletionTimestamp" in job["metadata"] or self._over_for_long(job)
+            if job is None or ends or volcano_job_document.phase(job) in TERMINATED:
+                self._change(doc, {"cancel": True, "cancel_reason": self._why_gone(origin, job)})
+
+    def _over_for_long(self, job: Doc) -> bool:
+        """True if a batch Job or bare pod is over that the coordinator had time to hear of."""
+        if one_pod_jobs.kind_of(job) is None or volcano_job_document.phase(job) not in volcano_job_document.FINISHED:
+            return False
+        now = self._clock.now()
+        return now - self._ended.setdefault(str(job["metadata"]["uid"]), now) >= self._patience_s
 
     def _remember_evictions(self, observed: ObservedCluster) -> None:
         """Note them: an evicted pod may be gone by the time that its Volcano Job is terminated for it."""
@@ -262,25 +313,32 @@ class VolcanoJobController:
             if pod.owner and (why := pod.evicted):
                 self._evicted.setdefault(uid, (pod.owner, now, why))
 
-    def _why_gone(self, uid: str, job: Mapping[str, Any] | None) -> str:
+    def _why_gone(self, origin: Mapping[str, Any], job: Mapping[str, Any] | None) -> str:
         """Return why a job ends whose Volcano Job ends or is gone, as far as the cluster tells."""
+        uid = str(origin.get("uid"))
+        what = one_pod_jobs.described(origin)
+        if job is not None and what == kinds.POD and (why := (job.get("status") or {})["state"].get("message")):
+            return str(why)
+        evicted = self._evicted.get(uid)  # of a bare pod, whose uid is its own
         if job is None or "deletionTimestamp" in job["metadata"]:
-            return "its Volcano Job was deleted"
+            return f"{evicted[2]}, and was deleted" if evicted else f"its {what} was deleted"
         about, since = volcano_job_document.failed_creates(uid), event_stamp(self._clock.wall() - RECENT_S)
         events = self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
         if refused := volcano_job_document.refusal(events, since):
-            return f"Volcano could not make its pod and gave up: {refused}"
+            by = "Volcano" if what == "Volcano Job" else "Kubernetes"
+            return f"{by} could not make its pod and gave up: {refused}"
         first = self._clock.now() - RECENT_S
         evictions = [(seen, why) for owner, seen, why in self._evicted.values() if owner == uid and seen > first]
         if evictions:
-            return f"{max(evictions)[1]}; its Volcano Job was terminated for that"
+            return f"{max(evictions)[1]}; its {what} was terminated for that"
         state = (job.get("status") or {}).get("state") or {}
         said = state.get("message") or state.get("reason")
-        return f"its Volcano Job was terminated{f': {said}' if said else ''}"
+        has = "was terminated" if what == "Volcano Job" else "has ended"
+        return f"its {what} {has}{f': {said}' if said else ''}"
 
     def _there(self, origin: Mapping[str, Any]) -> bool:
         """Ask the API server whether the Volcano Job of this uid exists: a cancellation is final."""
-        found = self._cluster.get("Job", str(origin.get("name")), str(origin.get("namespace")))
+        found = self._cluster.get(one_pod_jobs.api_kind(origin), str(origin.get("name")), str(origin.get("namespace")))
         return found is not None and found["metadata"].get("uid") == origin.get("uid")
 
     def _drop_refused(self, observed: ObservedCluster) -> None:
@@ -299,11 +357,14 @@ class VolcanoJobController:
         A job that was launched before, or whose pod is on a node without GPUs, gets another pod on its decided node.
         """
         for pod in observed.pods.values():
-            doc = jobs.get(volcano_job_document.job_key(pod.owner)) if pod.owner and pod.alive and pod.node else None
+            placed = pod.owner is not None and pod.alive and not pod.waits_for_node and (pod.node or pod.pinned)
+            doc = jobs.get(volcano_job_document.job_key(str(pod.owner))) if placed else None
             new = doc is not None and doc.get("state") == s.SUBMITTED and doc.get("uid") and not doc.get("launch")
+            if doc is not None and pod.pinned and doc.get("pinned") is None and JobRecord(doc).is_bare_pod:
+                self._change(doc, {"pinned": pod.pinned})  # its gate is off, and it is not made anew
             if doc is not None and doc.get("gpus_per_pod"):
                 continue  # a gang's pods may be on several nodes; misplaced ones are remade
-            if doc is not None and new and doc.get("pinned") is None and self._has_gpus(pod.node):
+            if doc is not None and new and pod.node and doc.get("pinned") is None and self._has_gpus(pod.node):
                 self._change(doc, {"pinned": pod.node})
 
     def _place(self, doc: JobRow, uid: str, observed: ObservedCluster) -> None:
@@ -334,16 +395,35 @@ class VolcanoJobController:
             log.info("job %s has changed; looking again", doc["_id"])
 
 
+def labelled_queues(observed: ObservedCluster) -> list[str]:
+    """Return the names of the queues whose jobs are reshaped."""
+    return sorted(name for name, queue in observed.queues.items() if _is_labelled(queue))
+
+
+def _is_labelled(queue: Mapping[str, Any]) -> bool:
+    return (queue["metadata"].get("labels") or {}).get(INJECT) == "true"
+
+
 TERMINATED = ("Terminating", "Terminated")
 RECENT_S = 600.0  # between what ended a Volcano Job and its end: Volcano tries for some three minutes to make a pod
 TOO_LATE = (
     "Its pod was there before this job was to be reshaped, so it has no sidecar and goes on as it is. "
     "To have it reshaped delete the Volcano Job and apply it again."
 )
+RECORD_LOST = (
+    "Its record is gone from the store and cannot be written back, so it goes on as it is and is not reshaped. "
+    "To have it reshaped let it end, or delete the Volcano Job and apply it again."
+)
+
+
+def _trains(uid: str, observed: ObservedCluster) -> bool:
+    return any(pod.owner == uid and pod.trains for pod in observed.pods.values())
 
 
 def _held_back(pod: Pod | None, job: Mapping[str, Any]) -> str | None:
     if volcano_job_document.phase(job) in volcano_job_document.HALTED:
+        if one_pod_jobs.kind_of(job) is not None:
+            return "waits until its batch Job is resumed (spec.suspend: false)"
         return "waits until its Volcano Job is resumed (vcctl job resume)"
     return f"waits until its earlier pod {pod.name} is gone from node {pod.node}" if pod is not None else None
 

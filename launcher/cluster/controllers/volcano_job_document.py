@@ -10,24 +10,27 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adaptive_scheduler.candidates import gpus
 from coordinator.errors import Rejected
 from coordinator.model import states as s
+from coordinator.model.schema.job_fields import MOST_PRIORITY
 from coordinator.scheduling import intake
 from launcher.admission.inject import node_of
-from launcher.names import CONTAINER, INJECT, JOB, PREFIX, is_launch_of
+from launcher.cluster.controllers import one_pod_jobs
+from launcher.names import CONTAINER, COUNTS, FIELDS, INJECT, JOB, is_launch_of
 
 Doc = dict[str, Any]
 
-GPUS = f"{PREFIX}/gpus"
-MORE = f"{PREFIX}/job"
+GPUS = COUNTS
+MORE = FIELDS
 FINISHED = frozenset({"Completed", "Failed", "Terminated", "Completing", "Terminating"})
 HALTED = frozenset({"Aborting", "Aborted"})  # suspended; it may be resumed
 HARMLESS = frozenset({"", None, "SyncJob", "ResumeJob", "EnqueueJob"})  # actions that end no pod
 # Fields that come from the Volcano Job itself; the annotation cannot set them.
 TAKEN = frozenset(
-    {"_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command"}
+    {"_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command", "owner"}
 )
-NOT = "This Volcano Job is not reshaped"
+NOT = "This job is not started"
 MOST_DEPTH = 32
 TOO_DEEP = (
     f"{NOT}: the annotation {MORE} is nested more than {MOST_DEPTH} deep: write plain fields such as epochs there."
@@ -139,8 +142,22 @@ def job_id(job: Mapping[str, Any], taken: bool = False) -> str:
     return f"{plain}.{str(about['uid'])[:8]}" if taken else plain
 
 
-def job_document(job: Mapping[str, Any], taken: bool = False) -> Doc:
-    """Return the job document. `Rejected` with what is wrong, in sentences for the user."""
+def priority_class(job: Mapping[str, Any]) -> str:
+    """Return the name of its PriorityClass: its own, else that of its pods; empty if it names none."""
+    spec = job.get("spec") or {}
+    named = [
+        ((task.get("template") or {}).get("spec") or {}).get("priorityClassName") for task in spec.get("tasks") or []
+    ]
+    return str(spec.get("priorityClassName") or next(filter(None, named), ""))
+
+
+def job_document(
+    job: Mapping[str, Any], taken: bool = False, owner: str | None = None, priority: int | None = None
+) -> Doc:
+    """Return the job document. `Rejected` with what is wrong, in sentences for the user.
+
+    `owner`: who made it, as the webhook has noted; without that it is its namespace's. `priority`: of its class.
+    """
     about, spec = job["metadata"], job.get("spec") or {}
     notes = about.get("annotations") or {}
     task = _task(spec)
@@ -152,14 +169,19 @@ def job_document(job: Mapping[str, Any], taken: bool = False) -> Doc:
         "job_id": job_id(job, taken),
         "state": s.SUBMITTED,
         "origin": "volcano",
-        "volcano": {"namespace": str(about.get("namespace")), "name": str(about["name"]), "uid": str(about["uid"])},
+        "volcano": one_pod_jobs.origin_of(job),
         "namespace": str(about.get("namespace")),
         "queue": queue_of(job),
+        "owner": owner or str(about.get("namespace")),
         "image": container.get("image"),
         "command": [*container["command"], *(container.get("args") or [])],
     }
     if GPUS in notes or "optional_num_gpus" not in doc:
         doc["optional_num_gpus"] = _counts(notes.get(GPUS))
+    if priority is not None and "priority" not in doc:
+        doc["priority"] = max(-MOST_PRIORITY, min(MOST_PRIORITY, priority))
+    if (kind := one_pod_jobs.kind_of(job)) and "gpus_per_pod" in doc:
+        raise Rejected(f"{NOT}: gpus_per_pod is for jobs of several pods, and a {kind} has one. Leave it out.")
     _gang(doc, int(task.get("replicas", 1)), job)
     if node := node_of(pod):
         doc["node"] = node
@@ -173,7 +195,8 @@ def _task(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(tasks) != 1:
         raise Rejected(
             f"{NOT}: it has {len(tasks)} tasks, and a job that is reshaped has one, with one pod or more that all run "
-            "the same command. Pods that do something else, such as reading logs, belong in a Volcano Job of their own."
+            "the same command. Make one task of a training's pods if they do; pods that do something else belong in a "
+            f"Volcano Job of their own. To run it as it is, take a queue without the label {INJECT}."
         )
     task: Mapping[str, Any] = tasks[0]
     if int(task.get("replicas", 1)) < 1:
@@ -193,7 +216,7 @@ def _gang(doc: Doc, replicas: int, job: Mapping[str, Any]) -> None:
         return  # intake has the sentence
     if replicas * each not in counts:
         raise Rejected(
-            f"{NOT}: its task has {replicas} pods with {each} GPUs each, which is {replicas * each} GPUs, but the "
+            f"{NOT}: its task has {replicas} pods with {gpus(each)} each, which is {gpus(replicas * each)}, but the "
             f"annotation {GPUS} names {', '.join(map(str, counts))}. Write there all counts of GPUs that it can run "
             f'on; if its pods have more than one GPU each, say so in the annotation {MORE}, as {{"gpus_per_pod": 2}}.'
         )
@@ -256,7 +279,7 @@ def _more(text: object) -> Doc:
     if not isinstance(found, dict):
         raise Rejected(f'{NOT}: the annotation {MORE} must be an object such as {{"epochs": 3}}.')
     if odd := sorted(str(field) for field in found if field in TAKEN):
-        raise Rejected(f"{NOT}: the annotation {MORE} cannot set {', '.join(odd)}; the Volcano Job says that.")
+        raise Rejected(f"{NOT}: the annotation {MORE} cannot set {', '.join(odd)}; the object itself says that.")
     if _is_deep(found):
         raise Rejected(TOO_DEEP)
     return {str(k): v for k, v in found.items()}

@@ -1,8 +1,9 @@
 """Counts the cores and memory that foreign pods request on each node, which no job of ours may use.
 
-Promises: pods that are ours, that have ended or that have no node yet count nothing; one list, then changes only; a
-watch that ends continues where it was. Only a few numbers of each pod are kept. On a cluster that does not let us watch
-all pods a warning is logged once and none is counted. Read by `node.py`; one thread for each watched namespace.
+Promises: pods that are ours, that have ended or that have no node yet count nothing; one list, page by page, then
+changes only; a watch that ends continues where it was. Only a few numbers of each pod are kept, and a node is counted
+again only if its pods have changed. On a cluster that does not let us watch all pods a warning is logged once and none
+is counted. Read by `node.py`; one thread for each watched namespace.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from coordinator.errors import ReshapeError
+from launcher.admission.inject import GPU
 from launcher.cluster.api import Expired, KubernetesApi
 from launcher.cluster.pods.limit_rules import amount
 from launcher.cluster.pods.pod_state import Pod
-from launcher.names import JOB
+from launcher.names import JOB, PLACEHOLDER
 
 Doc = dict[str, Any]
 
+RUNNING = "status.phase!=Succeeded,status.phase!=Failed"  # a cluster keeps thousands that have ended
 WATCH_S = 300
 PAUSE_S = 2.0
 
@@ -29,10 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class PodRequests(NamedTuple):
-    """A pod's requests: cores and bytes."""
+    """A pod's requests: cores, bytes and GPUs."""
 
     cores: float = 0.0
     memory: float = 0.0
+    gpus: float = 0.0
 
 
 class ForeignUsage:
@@ -49,24 +53,37 @@ class ForeignUsage:
         for watch in self._watches:
             watch.stop()
 
-    def requested(self) -> dict[str, PodRequests] | None:
-        """Return the requests by node; None until every watch has read a list."""
-        if not all(watch.known for watch in self._watches):
-            return None
-        by_node: dict[str, list[PodRequests]] = {}
-        for watch in self._watches:
-            for node, asked in watch.requested():
-                by_node.setdefault(node, []).append(asked)
-        return {node: _sum(each) for node, each in by_node.items()}
+    @property
+    def known(self) -> bool:
+        """True once every watch has read a list."""
+        return all(watch.known for watch in self._watches)
+
+    def on_node(self, node: str) -> PodRequests:
+        """Return what foreign pods request on one node."""
+        return _sum(asked for watch in self._watches for asked in watch.on_node(node))
+
+    def changed_nodes(self) -> set[str]:
+        """Return the nodes whose pods have changed since the last call."""
+        return {node for watch in self._watches for node in watch.changed_nodes()}
+
+    def waiting_for_gpus(self) -> list[Doc]:
+        """Return the foreign pods that find no node for want of GPUs: name, GPUs and the only node of each, if any."""
+        found = [wait for watch in self._watches for wait in watch.waiting()]
+        return sorted(found, key=lambda wait: str(wait["name"]))
 
 
 class _Watch:
     """The pods of one namespace, or (None) of all."""
 
     def __init__(self, cluster: KubernetesApi, namespace: str | None) -> None:
-        self._cluster, self._namespace = cluster, namespace
-        self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._requests_by_uid: dict[str, tuple[str, PodRequests]] = {}  # by uid of the pod
+        self._cluster = cluster
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._node_by_uid: dict[str, str] = {}
+        self._requests_by_node: dict[str, dict[str, PodRequests]] = {}  # by node and uid of the pod
+        self._changed_nodes: set[str] = set()
+        self._waits_by_uid: dict[str, Doc] = {}
         self._since = ""
         self._told = False
         self.known = False
@@ -77,9 +94,19 @@ class _Watch:
     def stop(self) -> None:
         self._stopping.set()
 
-    def requested(self) -> list[tuple[str, PodRequests]]:
+    def on_node(self, node: str) -> list[PodRequests]:
         with self._lock:
-            return list(self._requests_by_uid.values())
+            return list(self._requests_by_node.get(node, {}).values())
+
+    def changed_nodes(self) -> set[str]:
+        with self._lock:
+            changed = self._changed_nodes
+            self._changed_nodes = set()
+        return changed
+
+    def waiting(self) -> list[Doc]:
+        with self._lock:
+            return list(self._waits_by_uid.values())
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -104,26 +131,51 @@ class _Watch:
         self._told = True
 
     def _list(self) -> None:
-        seen = self._cluster.list("Pod", self._namespace)
-        found = {str(pod["metadata"]["uid"]): foreign_requests(pod) for pod in seen.items}
-        with self._lock:
-            self._requests_by_uid = {uid: entry for uid, entry in found.items() if entry is not None}
-        self._since, self._told, self.known = seen.version, False, True
+        listed: set[str] = set()
+        for page in self._cluster.pages("Pod", self._namespace, fields=RUNNING):
+            for pod in page.items:
+                uid = str(pod["metadata"]["uid"])
+                listed.add(uid)
+                self._take(uid, foreign_requests(pod), gpus_waited_for(pod))
+            self._since = page.version
+        for uid in (self._node_by_uid.keys() | self._waits_by_uid.keys()) - listed:
+            self._take(uid, None, None)
+        self._told = False
+        self.known = True
 
     def _follow(self) -> None:
-        for event, pod in self._cluster.watch("Pod", self._since, WATCH_S, self._namespace):
+        for event, pod in self._cluster.watch("Pod", self._since, WATCH_S, self._namespace, fields=RUNNING):
             if self._stopping.is_set():
                 return
             self._since = str(pod["metadata"].get("resourceVersion") or self._since)
             if event != "BOOKMARK":
-                self._take(str(pod["metadata"]["uid"]), None if event == "DELETED" else foreign_requests(pod))
+                uid = str(pod["metadata"]["uid"])
+                gone = event == "DELETED"
+                self._take(uid, None if gone else foreign_requests(pod), None if gone else gpus_waited_for(pod))
 
-    def _take(self, uid: str, entry: tuple[str, PodRequests] | None) -> None:
+    def _take(self, uid: str, entry: tuple[str, PodRequests] | None, wait: Doc | None) -> None:
         with self._lock:
-            if entry is None:
-                self._requests_by_uid.pop(uid, None)
+            if wait is None:
+                self._waits_by_uid.pop(uid, None)
             else:
-                self._requests_by_uid[uid] = entry
+                self._waits_by_uid[uid] = wait
+            before = self._node_by_uid.get(uid)
+            if before is not None and (entry is None or entry[0] != before):
+                self._forget(uid, before)
+            if entry is not None:
+                node, asked = entry
+                pods = self._requests_by_node.setdefault(node, {})
+                if pods.get(uid) != asked:
+                    self._node_by_uid[uid] = node
+                    pods[uid] = asked
+                    self._changed_nodes.add(node)
+
+    def _forget(self, uid: str, node: str) -> None:
+        del self._node_by_uid[uid]
+        del self._requests_by_node[node][uid]
+        if not self._requests_by_node[node]:
+            del self._requests_by_node[node]
+        self._changed_nodes.add(node)
 
 
 def foreign_requests(doc: Mapping[str, Any]) -> tuple[str, PodRequests] | None:
@@ -131,7 +183,28 @@ def foreign_requests(doc: Mapping[str, Any]) -> tuple[str, PodRequests] | None:
     pod = Pod(doc)
     if pod.node is None or pod.finished or JOB in (pod.meta.get("labels") or {}):
         return None
-    return pod.node, PodRequests(requested(pod.spec, "cpu"), requested(pod.spec, "memory"))
+    asked = [requested(pod.spec, resource) for resource in ("cpu", "memory", GPU)]
+    return pod.node, PodRequests(*asked)
+
+
+def gpus_waited_for(doc: Mapping[str, Any]) -> Doc | None:
+    """Return what a foreign pod waits for if no node has the GPUs that it requests, else None."""
+    pod = Pod(doc)
+    ours = {JOB, PLACEHOLDER} & (pod.meta.get("labels") or {}).keys()
+    gpus = requested(pod.spec, GPU)
+    if ours or pod.node is not None or pod.finished or pod.leaving or not gpus:
+        return None
+    said: Doc = next((c for c in pod.status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
+    if said.get("status") != "False" or said.get("reason") != "Unschedulable" or not _lacks_gpus(said):
+        return None
+    named = pod.pinned
+    return {"name": f"pod {pod.namespace}/{pod.name}", "gpus": int(gpus), **({"node": named} if named else {})}
+
+
+def _lacks_gpus(said: Mapping[str, Any]) -> bool:
+    """True if the scheduler names GPUs as what is missing."""
+    message = str(said.get("message"))
+    return GPU in message
 
 
 def requested(spec: Mapping[str, Any], resource: str) -> float:
@@ -159,4 +232,4 @@ def _of(container: Mapping[str, Any], resource: str) -> Decimal:
 
 def _sum(each: Iterable[PodRequests]) -> PodRequests:
     found = list(each)
-    return PodRequests(math.fsum(a.cores for a in found), math.fsum(a.memory for a in found))
+    return PodRequests(*(math.fsum(amounts) for amounts in zip(*found, strict=True)))

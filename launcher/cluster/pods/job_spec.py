@@ -105,8 +105,8 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "pod": True,
         "sidecar": None if beside else list(pods.SIDECAR_COMMAND),
         "port": 0 if spec.get("hostNetwork") else pods.PORT,
-        # In recreate mode the sidecar's container sees no GPU: the node agent watches them.
-        "gpus": "emulated" if emulated else "none" if recreate else "nvml",
+        # In recreate mode, and beside a seat, the sidecar's container sees no GPU: the node agent watches them.
+        "gpus": "emulated" if emulated else "none" if recreate or pods.has_seat(spec) else "nvml",
         "gpu_memory": settings.gpu_memory,
         "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
         "device_plugin": recreate and not emulated,

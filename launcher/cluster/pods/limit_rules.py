@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, Moment
 from coordinator.model.tables import LaunchRow
 from launcher.cluster.pods.pod_state import Pod
 
@@ -23,7 +23,7 @@ LEAST_LIMIT = 10  # thousandths of a core: the kubelet raises a quota that is lo
 LEAST_REQUEST = 1  # of a container without a request: else Kubernetes takes its limit for its request
 UNITS: Mapping[str, str | int] = {
     "n": "1e-9", "u": "1e-6", "m": "1e-3", "": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15",
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+    "E": "1e18", "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
 }  # fmt: skip
 GUARANTEED, BURSTABLE, BEST_EFFORT = "Guaranteed", "Burstable", "BestEffort"
 NO_CLASS = "its pod asks for neither CPU nor memory, and with a limit it would change its class: give it `resources`"
@@ -85,13 +85,13 @@ class PodLimits:
     job: JobRecord
     pod: Pod
     node_cores: float  # the limit that a container without an original one gets back
-    wall: float
+    at: Moment
 
     @property
     def wanted(self) -> float | None:
         """Cores; None once the limit has expired, and on a launch that does not train yet."""
         other = self.job.unlimitable is not None or self.record.get("launch") != self.job.launch
-        return None if other else self.job.limit_left(self.wall)[0]
+        return None if other else self.job.limit_left(self.at)[0]
 
     @property
     def held(self) -> Cpu | None:
@@ -225,7 +225,7 @@ def _parts(container: Mapping[str, Any], cpu: Cpu | None) -> dict[str, dict[str,
 
 def amount(text: object) -> Decimal | None:
     """Return the value of a quantity such as 500m, 1.5 or 2Gi; None if it is missing or unreadable."""
-    digits = str(text).rstrip("numkMGTPi")
+    digits = str(text).rstrip("numkKMGTPEi")
     try:
         return None if text is None else Decimal(digits) * Decimal(UNITS[str(text)[len(digits) :]])
     except (InvalidOperation, KeyError):

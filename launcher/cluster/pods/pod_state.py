@@ -11,8 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.model.last_words import quoted
-from launcher.admission.inject import CHECKPOINTS, GPU, NONE, VISIBLE, node_of
-from launcher.names import CONTAINER, DATASET, FETCHER, LAUNCH, VOLCANO_JOBS
+from launcher.admission.gate import waits_for_node
+from launcher.admission.inject import (
+    CHECKPOINTS,
+    GPU,
+    INIT_CONTAINER,
+    NONE,
+    SIDECAR_CONTAINER,
+    VISIBLE,
+    has_seat,
+    node_of,
+)
+from launcher.admission.kinds import is_batch_job
+from launcher.names import CONTAINER, DATASET, FETCHER, INJECT, LAUNCH, VOLCANO_JOBS, is_secret_of_pod
 
 Doc = dict[str, Any]
 
@@ -28,6 +39,10 @@ STUCK = frozenset(
         "RunContainerError",
         "CrashLoopBackOff",
     }
+)
+NO_IMAGE = (
+    " (it is the image of volcano-reshape, which the node must be able to pull for this namespace, too: give the pod "
+    "imagePullSecrets for its registry, or make the image public within the cluster)"
 )
 NEVER_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 # No trace of the container was found: proof only once the kubelet has given the pod its last phase.
@@ -84,9 +99,28 @@ class Pod:
 
     @property
     def owner(self) -> str | None:
-        """The uid of its Volcano Job."""
+        """The uid of its user's object: the Volcano Job or batch Job that made it, or the bare pod itself."""
         owners = self.meta.get("ownerReferences") or []
-        return next((str(o.get("uid")) for o in owners if str(o.get("apiVersion")).startswith(VOLCANO_JOBS)), None)
+        found = next((str(o.get("uid")) for o in owners if str(o.get("apiVersion")).startswith(VOLCANO_JOBS)), None)
+        if found is not None or self.launch is None or (self.meta.get("labels") or {}).get(INJECT) != "true":
+            return found
+        batch = next((str(o.get("uid")) for o in owners if is_batch_job(o)), None)
+        return batch if batch is not None or owners else self.uid
+
+    @property
+    def has_own_secret(self) -> bool:
+        """True if the Secret that it waits for was made up for it: a pod may name any, and only such a one is written.
+
+        One whose name the API server made up was injected before it had that, so its Secret has the beginning.
+        """
+        begins = str(self.meta.get("generateName") or self.name)
+        names = [self.name, *([begins] if self.name.startswith(begins) else [])]
+        return self.launch is not None and any(is_secret_of_pod(name, self.launch) for name in names)
+
+    @property
+    def waits_for_node(self) -> bool:
+        """True if it may not be scheduled before its node is decided."""
+        return waits_for_node(self.spec)
 
     @property
     def node(self) -> str | None:
@@ -157,7 +191,10 @@ class Pod:
             return FETCHES_ON if self._fetches_on else FETCHES_ANEW
         conditions = self.status.get("conditions") or []
         said = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
-        return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None
+        if said is None or self.node or self.waits_for_node:
+            return None
+        scheduler = "Volcano" if self.spec.get("schedulerName", "volcano") == "volcano" else self.spec["schedulerName"]
+        return _sentence(f"{scheduler} finds no place for its pod", said)
 
     def holds(self, gpu_ids: Sequence[str]) -> bool:
         """True if it was made for these GPUs, or for so many where a device plugin chooses them."""
@@ -172,7 +209,8 @@ class Pod:
         ip, vanished = self.status.get("podIP"), self.deleted and (self._given_up or not self.finished)
         phase = "Deleted" if vanished else self.phase
         about = {"name": self.name, "namespace": self.namespace, "uid": self.uid, "node": self.node}
-        return {**about, "ip": ip, "phase": phase}
+        seat = {"seat": True} if has_seat(self.spec) else {}
+        return {**about, "ip": ip, "phase": phase, **seat}
 
     @property
     def trainer(self) -> Mapping[str, Any]:
@@ -236,7 +274,8 @@ class Pod:
             waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
             if waiting.get("reason") in STUCK:
                 before = (status.get("lastState") or {}).get("terminated") or {}
-                yield _sentence(f"its container {name} does not start", {**waiting, **_worded(before)})
+                sentence = _sentence(f"its container {name} does not start", {**waiting, **_worded(before)})
+                yield sentence + (NO_IMAGE if _lacks_our_image(name, waiting) else "")
             elif ended.get("reason") in NEVER_STARTED:
                 yield _sentence(f"its container {name} could not be started", ended)
             elif ended.get("exitCode") and (name == self._trainer or not _sidecar(self.spec, name)):
@@ -251,12 +290,14 @@ class ObservedCluster:
     """The content of the informers, for one turn of the service."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid; also those that vanished and were not handled yet
-    jobs: Mapping[str, Doc] = field(default_factory=dict)  # Volcano Jobs by uid
+    jobs: Mapping[str, Doc] = field(default_factory=dict)  # Volcano Jobs by uid; batch Jobs and bare pods as such
     queues: Mapping[str, Doc] = field(default_factory=dict)  # by name
 
     def job_named(self, namespace: str, name: str) -> Doc | None:
+        """Return the Volcano Job of that name; a batch Job or a pod may have the same."""
         for job in self.jobs.values():
-            if job["metadata"].get("namespace") == namespace and job["metadata"]["name"] == name:
+            named = job["metadata"].get("namespace") == namespace and job["metadata"]["name"] == name
+            if named and job.get("kind") != "Pod" and not is_batch_job(job):
                 return job
         return None
 
@@ -265,6 +306,10 @@ def _sidecar(spec: Mapping[str, Any], name: object) -> bool:
     """True if it is a native sidecar container, whose exit the kubelet ignores."""
     beside = [c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
     return name in beside
+
+
+def _lacks_our_image(container: object, waiting: Mapping[str, Any]) -> bool:
+    return container in (INIT_CONTAINER, SIDECAR_CONTAINER) and "Image" in str(waiting.get("reason"))
 
 
 def _worded(ended: Mapping[str, Any]) -> Doc:

@@ -16,7 +16,7 @@ from coordinator.errors import Fatal, Rejected
 from coordinator.model.records import UNLIMITED, JobRecord, number
 from coordinator.model.requirements import MAX_CORES
 from coordinator.model.tables import JobRow, LaunchRow
-from coordinator.ports import Clock, Store
+from coordinator.ports import Clock, Store, moment_of
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.pods.limit_rules import (
@@ -53,7 +53,7 @@ class PodResizer:
         pod = next((pod for pod in pods if pod.uid == known and pod.alive and pod.trains), None)
         if job is None or pod is None or record.get("wanted") != "launch":
             return
-        view = PodLimits(record, JobRecord(job), pod, self._cores(record, pod), self._clock.wall())
+        view = PodLimits(record, JobRecord(job), pod, self._cores(record, pod), moment_of(self._clock))
         for step in steps(view):
             record = self._do(step, record, view, volcano)
 
