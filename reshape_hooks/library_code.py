@@ -18,7 +18,17 @@ def is_library(file: str, module: str) -> bool:
     if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
         return True
     path = real_path(file)
-    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
+    return path.startswith(STDLIB) or _is_installed(path)
+
+
+def is_of_python(file: str) -> bool:
+    """Return whether a module's file belongs to Python itself."""
+    path = real_path(file)
+    return path.startswith(STDLIB) and not _is_installed(path)
+
+
+def _is_installed(path: str) -> bool:
+    return any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
 
 
 def real_path(file: str) -> str:

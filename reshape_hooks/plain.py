@@ -466,9 +466,11 @@ class Checkpoints:
         """Delete all but the newest `keep`, and what killed processes left incomplete.
 
         While a copy in memory waits for the disk, they are only set aside: the copy's writer deletes them, so that the
-        stop that requested it does not wait for that (0.4 s for 1.5 GB).
+        stop that requested it does not wait for that (0.4 s for 1.5 GB). Another job's are left alone and not counted:
+        the folders of two jobs may have become one, by a link to a larger disk.
         """
-        for name in sorted(self._names(), key=_rank, reverse=True)[keep:]:
+        own = [name for name in self._names() if not self._is_of_another_job(name)]
+        for name in sorted(own, key=_rank, reverse=True)[keep:]:
             self._discard(name)
         memory = self._memory()
         if memory is not None and memory._names():
@@ -544,6 +546,14 @@ class Checkpoints:
             return []
         except OSError as error:
             raise CheckpointError(f"the checkpoints in {self.folder} cannot be read: {error.strerror}") from error
+
+    def _is_of_another_job(self, name: str) -> bool:
+        """Return whether its manifest names another job; one that cannot be read is judged when it is to be loaded."""
+        try:
+            job_id = _manifest_at(self.folder / name).get("job_id")
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(job_id, str) and job_id != self.job_id
 
     def _had_bad(self) -> bool:
         return any(NAME.match(path.name, len(BAD)) for path in self.folder.glob(f"{BAD}*"))

@@ -228,6 +228,12 @@ def newest_save(state: SidecarState, shim: ShimStatus) -> Checkpoint | None:
     return copy if copy and (verified is None or copy.newer_than(verified)) else verified
 
 
+def has_unwritten_copy(state: SidecarState) -> bool:
+    """Return whether a checkpoint in memory is newer than the verified one: its trainer may have ended since."""
+    copy = state.shim.in_memory if state.shim is not None else None
+    return copy is not None and (state.checkpoint is None or copy.newer_than(state.checkpoint))
+
+
 def settled(state: SidecarState) -> bool:
     """Return whether the coordinator has received every change."""
     if state.shim is None:
@@ -300,7 +306,8 @@ def _read(state: SidecarState, event: OutputRead) -> Result:
 def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
     """Record a verified checkpoint; report the first one at once, since it shows that the training can save."""
     have, found = state.checkpoint, event.checkpoint
-    if not running(state) or (have is not None and not found.newer_than(have)):
+    expected = running(state) or has_unwritten_copy(state)
+    if not expected or (have is not None and not found.newer_than(have)):
         return state, ()
     due_at = event.at if have is None else state.due_at
     return _beat(replace(state, checkpoint=found, due_at=due_at), event.at)

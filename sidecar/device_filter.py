@@ -7,8 +7,8 @@ program's name (`bpftool cgroup tree` shows it), and the program disappears with
 up, nothing is refused and a sentence says why. Needs root, control groups v2 (alongside v1 is fine) and kernel 5.6. It
 guards against scripts that pick a GPU themselves: root can leave its group.
 
-`GpuFilter` belongs to the shim of a launch on this machine, which loads this file from its own folder. Standard
-library, Python 3.8.
+`GpuFilter` belongs to the shim of a launch on this machine, which loads this file from its own folder. In pods the node
+agent sets the filters (`resources/pod_filters.py`). Standard library, Python 3.8.
 """
 
 import argparse
@@ -155,10 +155,15 @@ def _opened_group(group: str) -> "Iterator[int]":
 def permitted(group: str) -> "frozenset[int] | None":
     """Return the minors that this group's program permits, according to the kernel; None if it has none of ours."""
     try:
-        with _opened_group(group) as folder, _our_programs(folder) as programs:
-            return next((minors_in(name) for name in programs.values()), None)
+        return read_permitted(group)
     except OSError:
         return None
+
+
+def read_permitted(group: str) -> "frozenset[int] | None":
+    """Return the same; OSError where the kernel does not say."""
+    with _opened_group(group) as folder, _our_programs(folder) as programs:
+        return next((minors_in(name) for name in programs.values()), None)
 
 
 def permit(group: str, major: int, minors: "Iterable[int]") -> None:
@@ -237,6 +242,13 @@ def unable() -> str:
     except OSError as fault:
         return why_refused(fault)
     return ""
+
+
+def try_program(group: str) -> None:
+    """Load a program and look at those of a group, without attaching any. Raises OSError where that is refused."""
+    os.close(load_program(program(MAJOR, ()), name_of(())))
+    with _opened_group(group) as folder, _our_programs(folder):
+        pass
 
 
 def why_refused(fault: OSError) -> str:

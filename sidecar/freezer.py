@@ -22,10 +22,12 @@ from typing import Any, Callable, Iterable
 
 LOCK_MS = 10_000  # for work already running on the GPU
 GIVEN_BACK_S = 10.0  # for NVML to stop listing the process
+TURN_S = 120.0  # for a turn to freeze: 60 GB took 30 s
 LONGEST_S = 900.0  # for one driver call: 60 GB took 30 s
 SLACK = 256 << 20  # bytes that must stay free on a GPU after a thaw
 RUNNING, LOCKED, FROZEN = 0, 1, 2  # CUprocessState
 DEVICE = "/dev/nvidia"
+ONE_AT_A_TIME = "freezing"  # the machine-wide lock by which no two freezes count the same free memory as their own
 ALONE = "the driver freezes a training with one process on one GPU"
 LOST = "it ended while it was frozen in memory, with all that it had not saved"
 PR_SET_PDEATHSIG = 1
@@ -156,14 +158,26 @@ def chosen(driver: Driver, pids: "list[int]", gpu: str, room: int) -> "tuple[int
     return pid, held
 
 
+def available_bytes() -> int:
+    """Return how much memory of this machine can be used; 0 if unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:
+        return int(file.read().partition("MemAvailable:")[2].split()[0]) << 10
+    return 0
+
+
 def gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def freeze(pids: "list[int]", gpu: str, room: int) -> "dict[str, Any]":
-    """Freeze the one of these processes that uses the GPU. `room`: bytes of host memory available. Raises Unfit."""
+def freeze(pids: "list[int]", gpu: str, room: int, available: int, turn: int) -> "dict[str, Any]":
+    """Freeze the one of these processes that uses the GPU. Raises Unfit.
+
+    `room`: bytes of host memory that it may take, at a time when `available` were free on the machine. `turn`: a file
+    whose lock is held while this lasts, so that the memory it takes is gone when the next freeze looks.
+    """
+    await_turn(turn)
     driver = Driver()
-    pid, held = chosen(driver, pids, gpu, room)
+    pid, held = chosen(driver, pids, gpu, room - max(0, available - available_bytes()))
     code = driver.call("Lock", pid, bytes(ctypes.c_uint32(LOCK_MS)))
     if code:
         settle([pid], gpu, driver)
@@ -182,6 +196,19 @@ def freeze(pids: "list[int]", gpu: str, room: int) -> "dict[str, Any]":
             raise Unfit("the driver did not give its GPU back")
         time.sleep(0.02)
     return {"frozen": True, "pid": pid, "held": held}
+
+
+def await_turn(turn: int) -> None:
+    """Take the lock of this machine's freezes. Raises Unfit once others have held it for TURN_S."""
+    until = time.monotonic() + TURN_S
+    while True:
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise Unfit("another training of this machine is being frozen, and that does not end") from None
+            time.sleep(0.1)
 
 
 def thaw(pid: int, old: str, new: str, held: int) -> "dict[str, Any]":
@@ -226,9 +253,12 @@ def main() -> None:
 class Freezer:
     """A freeze or thaw in progress for one shim's trainer, and what the next one needs."""
 
-    def __init__(self, shim: Any, say: "Callable[[str], None]", refused: "type[Exception]") -> None:
-        """`shim`: the `Shim`. `say`: logs a sentence. `refused`: raised with the sentence that a caller gets."""
-        self.shim, self.say, self.refused = shim, say, refused
+    def __init__(self, shim: Any, say: "Callable[[str], None]", refused: "type[Exception]", locks: Any) -> None:
+        """`shim`: the `Shim`. `say`: logs a sentence. `refused`: raised with the sentence that a caller gets.
+
+        `locks`: the module `gpu_locks`.
+        """
+        self.shim, self.say, self.refused, self.locks = shim, say, refused, locks
         self.child: "subprocess.Popen[bytes] | None" = None
         self.asked: dict[str, Any] = {}
         self.verb, self.since, self.said = "", 0.0, b""
@@ -268,7 +298,17 @@ class Freezer:
         self.asked, self.gpu = ask, gpus[0]
         status.update(trainer="stopping", unfrozen="", unfrozen_by="")
         self.pids = sorted(family)
-        self._begin("freeze", pids=self.pids, gpu=self.gpu, room=self.shim.warm.room())
+        available = available_bytes()
+        room = self.shim.warm.room()
+        try:
+            turn = self.locks.open_unlocked(ONE_AT_A_TIME)
+        except self.locks.Unusable as fault:
+            self._goes_on(str(fault))
+            return
+        try:
+            self._begin("freeze", (turn,), pids=self.pids, gpu=self.gpu, room=room, available=available, turn=turn)
+        finally:
+            os.close(turn)
 
     def thaw(self, ask: "dict[str, Any]", gpu_ids: "list[str]", lease: float) -> None:
         """Begin to thaw the frozen trainer on this GPU."""
@@ -359,8 +399,8 @@ class Freezer:
         if self.asked["do"] == "stop":
             status.update(unfrozen=why or "the driver let it go on", unfrozen_by=str(self.asked["command_id"]))
 
-    def _begin(self, verb: str, **given: Any) -> None:
-        """Start the child that calls the driver. It dies with us."""
+    def _begin(self, verb: str, passed: "tuple[int, ...]" = (), **given: Any) -> None:
+        """Start the child that calls the driver. It dies with us. `passed`: descriptors for it."""
         libc, parent = ctypes.CDLL(None), os.getpid()
 
         def die_with_parent() -> None:
@@ -374,7 +414,7 @@ class Freezer:
         self.verb, self.since, self.said = verb, time.clock_gettime(time.CLOCK_BOOTTIME), b""
         self.child = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent, pass_fds=passed,
         )  # fmt: skip
 
 

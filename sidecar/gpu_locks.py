@@ -52,6 +52,15 @@ def take(gpu_id: str) -> "int | None":
     raise Unusable(f"GPU {gpu_id} cannot be locked: somebody removes {path} again and again; end what does it")
 
 
+def open_unlocked(name: str) -> int:
+    """Return a descriptor of the lock file of this name, for another process to wait for its lock. Raises Unusable."""
+    path = path_of(name)
+    try:
+        return _opened(path)
+    except OSError as fault:
+        raise Unusable(f"{path} cannot be locked: {fault.strerror}; remove it") from None
+
+
 def _keep(file: int) -> None:
     """Chown a lock that root holds to root, so that nobody else can remove it."""
     if os.geteuid() == 0 and os.fstat(file).st_uid != 0:

@@ -33,6 +33,7 @@ from typing import Any
 SHM = "/dev/shm"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")
 ROOM, MANIFEST, HALF = "room", "manifest.json", ".tmp-*"  # HALF: of a trainer killed while saving
+BAD = "bad-"  # prefix of a copy that is not loaded any more, as in `reshape_hooks/plain.py`
 SHARE = 4  # offer at most 1/SHARE of the free bytes
 AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # before a failed writer is restarted
 HOLDER = "holder.sock"  # the socket through which trainers reach what is held on a GPU
@@ -237,10 +238,19 @@ class MemoryCopy:
         if newest:
             generation, step = rank(newest)
             self.shim.status["in_memory"] = {"name": newest, "step": step, "generation": generation}
+        self._note_lost_copy()
         if self.writer:
             self.writer.stdin.close()
         elif self.again_at == NEVER and copies(self.folder, held=True):
             self.write()
+
+    def _note_lost_copy(self) -> None:
+        """Note whether the newest copy is lost: its state was on a GPU only, and the process that held it has ended."""
+        copy = self.shim.status["in_memory"]
+        name = copy["name"] if copy else ""
+        places = [os.path.join(self.folder, one) for one in (name, BAD + name)] if name and not self.gpu else []
+        only = [place for place in places if token(place) and not os.path.islink(os.path.join(place, MANIFEST))]
+        self.shim.status["copy_lost"] = copy if only else None
 
     def newer(self, asked: str) -> str:
         """Return the newest of this checkpoint and those that were in memory first; empty (any) stays empty."""
@@ -254,6 +264,7 @@ class MemoryCopy:
             self._fence(now)
         if self.writer and self.writer.returncode is not None:
             self._gpu_is_free()
+            self._note_lost_copy()
             failed = self.writer.returncode != 0 and not self.off and bool(copies(self.folder, held=True))
             self.again_at, self.writer = now + self.pause_s if failed else NEVER, None
             self.pause_s = min(2 * self.pause_s, AGAIN_MOST_S) if failed else AGAIN_S

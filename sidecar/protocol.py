@@ -131,6 +131,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
     warm_s: float | None = None  # how long the newest one took to do its imports
     in_memory: Checkpoint | None = None  # the newest that it had in memory first; saved once it is verified on the disk
+    copy_lost: Checkpoint | None = None  # that one, if only a GPU had its state when the process that held it ended
     on_gpu: str = ""  # `state stays on GPU` and which, if it stayed there at the last stop in place; else why not
     holder: GpuHolder | None = None  # the process that holds memory of a GPU between two trainers
     cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
@@ -261,6 +262,9 @@ class NodeGpu(msgspec.Struct, omit_defaults=True):
     healthy: bool = True
     problem: str = ""
     others: str = ""  # who else uses it beside a training of ours
+    holder: str | None = (
+        None  # namespace and name of the pod that the kubelet gave it to, empty: to none; None: not read
+    )
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
@@ -284,6 +288,7 @@ class NodeReport(msgspec.Struct, omit_defaults=True, kw_only=True):
     cpu_use: float | None = None  # R(w, t): share of the cores busy since the last report, 0..1; None: not known
     memory_use: float | None = None  # share of the memory that is not available
     jobs: NodeJobs | None = None  # from the last reply: shown beside the coordinator's own, never trusted
+    permits: str = ""  # address that takes `PermitCall`s, new with each agent; empty: no seats on this node
 
 
 class NodeReply(msgspec.Struct, omit_defaults=True):
@@ -292,6 +297,25 @@ class NodeReply(msgspec.Struct, omit_defaults=True):
     seq: int
     heartbeat_s: float  # when to report again
     jobs: NodeJobs | None = None  # of this node, as the coordinator knows them
+
+
+class PermitCall(msgspec.Struct, kw_only=True):
+    """Coordinator -> node agent, at the address of its report, signed with the agents' key: what a pod may open.
+
+    A generation below one that was obeyed is refused (409). To open, a GPU is closed to all other pods first.
+    """
+
+    pod: str  # uid
+    generation: int  # of its job; that of a job at rest counts one more
+    gpu_ids: list[str]
+    opens: bool = False  # exactly these; else all others are closed, and none is opened
+
+
+class PermitReply(msgspec.Struct):
+    """Node agent -> coordinator: the GPUs that the pod can open now, by the kernel."""
+
+    call: str  # its signature, so that the answer to another call is not taken for it
+    gpu_ids: list[str]
 
 
 def command_id(job_id: str, generation: int, verb: str) -> str:

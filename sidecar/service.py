@@ -360,8 +360,10 @@ class Sidecar:
         while True:
             await asyncio.sleep(pause)
             shim = self.state.shim
-            if watch is None or shim is None or shim.trainer != "running":  # a stopping one is inspected at its end
+            if watch is None or shim is None:
                 continue
+            if shim.trainer != "running" and not core.has_unwritten_copy(self.state):
+                continue  # a stopping one is inspected at its end
             began = boottime()
             with self._before_beat():
                 try:

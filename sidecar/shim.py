@@ -130,14 +130,17 @@ def family(strangers: "list[Child]") -> "dict[int, str]":
     return found
 
 
-def size_of(folder: str) -> "tuple[int, int]":
-    """Return the number of files below a folder, and their total size in bytes."""
-    count = size = 0
+def look_at_files(folder: str) -> "tuple[int, int, int]":
+    """Return the number of files below a folder, their total size in bytes, and when one of them changed last."""
+    count = size = changed = 0
     for here, _, names in os.walk(folder):
         for name in names[: MOST_FILES - count]:
             with contextlib.suppress(OSError):
-                count, size = count + 1, size + os.lstat(os.path.join(here, name)).st_size
-    return count, size
+                file = os.lstat(os.path.join(here, name))
+                count += 1
+                size += file.st_size
+                changed = max(changed, file.st_mtime_ns)
+    return count, size, changed
 
 
 def unfit(launch: argparse.Namespace) -> str:
@@ -186,7 +189,7 @@ def part(name: str) -> Any:
 
 
 CONTAINER, WARM, MEMORY, LOCKS, FREEZER = map(part, ("container", "warm", "memory", "gpu_locks", "freezer"))
-FILTER, OUTPUT, LEFTOVERS = map(part, ("device_filter", "kept_output", "leftovers"))
+FILTER, OUTPUT, LEFTOVERS, WRITES = map(part, ("device_filter", "kept_output", "leftovers", "disk_writes"))
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -298,7 +301,8 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
     def _end_open_line(self) -> None:
         if OUTPUT.ends_open(self.path):
-            self.log.write(b"\n")
+            with contextlib.suppress(OSError):  # a full disk loses text, and keeps no trainer from starting
+                self.log.write(b"\n")
 
     def begin(self) -> None:
         """Start logging: a waiting interpreter becomes the trainer."""
@@ -344,7 +348,7 @@ class Shim:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
         self.status.update(unfit="", warm="", warm_s=None, in_memory=None, on_gpu="", holder=None, freezes=False)
-        self.status["gpu_access"] = ""
+        self.status.update(gpu_access="", copy_lost=None)
         with contextlib.suppress(OSError, ValueError, TypeError):  # if it cannot be judged, try it
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # each with the start of the line that it is sending
@@ -369,7 +373,9 @@ class Shim:
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.grace_s = launch.grace_s  # of the newest stop
-        self.files: Any = None  # of its checkpoints, before it is killed: count and bytes
+        self.files: Any = None  # of its checkpoints, before it is killed: count, bytes and newest change
+        self.writes: Any = WRITES.DiskWrites()
+        self.spares = False  # the newest stop, which nobody asked for, spares what still writes
         self.looked_at = self.changed_at = 0.0
         self.tick_s, self.calm, self.heard = TICK_S, False, False  # no events for a while; a client asked
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
@@ -384,7 +390,7 @@ class Shim:
         self.reports = ReportPipe(self, launch.pod)
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
         self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
-        self.freezer: Any = FREEZER and FREEZER.Freezer(self, say, Refused)
+        self.freezer: Any = FREEZER and FREEZER.Freezer(self, say, Refused, LOCKS)
         self.status["freezes"] = bool(self.freezer and not self.freezer.unable())
         if launch.pod and os.path.exists("shim.state"):
             self._go_on()
@@ -500,7 +506,8 @@ class Shim:
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
         self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
         self.looked_at_end = 0.0
-        self.waits = False
+        self.waits = self.spares = False
+        self.writes = WRITES.DiskWrites()
         self.unsaving_since = NEVER
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
@@ -644,10 +651,12 @@ class Shim:
     def _stop(self, ask: "dict[str, Any]") -> None:
         """Stop the trainer.
 
-        With `wait`, a trainer that announced that it saves when asked is not killed before it has.
+        With `wait`, a trainer that announced that it saves when asked is not killed before it has, and no other one
+        while it writes to a disk, at most for SAVES_MOST_S.
         """
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
-        self.waits = ask.get("wait") is True and bool(self._savers())
+        self.spares = ask.get("wait") is True
+        self.waits = self.spares and bool(self._savers())
         kill_at = NEVER if self.waits else boottime() + self.grace_s
         self._quit(kill_at, in_place=ask.get("in_place") is True, after=[str(gpu) for gpu in ask.get("gpu_ids") or ()])
 
@@ -693,6 +702,7 @@ class Shim:
         that.
         """
         leader = {trainer.pid} if trainer.returncode is None else set()
+        self.writes.begin(family(self._strangers()), boottime())
         self.saving = {pid: born(pid)[1] for pid in self._savers() or leader}
         for pid in self.saving:
             above = born(pid)[0]
@@ -781,7 +791,7 @@ class Shim:
         due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             if due or not self._trains_on(self.trainer, now):
-                self._clear(self.trainer, now)
+                self._clear(self.trainer, now, due)
         for part in filter(None, (self.warm, self.copy, self.freezer, self.filter)):
             part.tick(now)
         self._keep_sidecar(now)
@@ -817,7 +827,8 @@ class Shim:
     def _trains_on(self, trainer: Child, now: float) -> bool:
         """Return whether processes that a cleanly exited command left behind still train, as after daemonizing.
 
-        They do if they announced that they save, have a GPU open, print, or compute. Their end is then the trainer's.
+        They do if they announced that they save, have a GPU open, print, compute, or write to a disk. Their end is then
+        the trainer's.
         """
         if trainer.returncode or self.status["stop_asked"] or self.asked or self.ending:
             return False
@@ -833,7 +844,7 @@ class Shim:
         since, cpu_s = self.used
         now_s = sum(map(wanted_s, rest))
         busy = savers or trainer.wrote_at > since > 0 or now_s - cpu_s > BUSY * max(now - since, 1.0)
-        busy = busy or any(WARM.opened(pid) for pid in rest if WARM)
+        busy = busy or any(WARM.opened(pid) for pid in rest if WARM) or self._still_writes(now)
         if busy or not since:
             self.used = now, now_s
             self.background.update(rest)
@@ -877,28 +888,45 @@ class Shim:
         with contextlib.suppress(OSError):
             self.life_at_end = os.stat("announce").st_mtime_ns, spent_s
         computes = spent_s > before[1] + BUSY * (now - since)
-        if not enders or not since or computes or self.life_at_end[0] != before[0]:
+        others_save = bool(self._savers(b"") - enders)
+        if not enders or not since or computes or others_save or self.life_at_end[0] != before[0]:
             self.lived_at = now
         return now > self.lived_at + STUCK_S
 
     def _saves(self, now: float) -> bool:
-        """Return whether the checkpoint files still change, so that a kill must wait.
+        """Return whether the checkpoint files still change, or it still writes, so that a kill must wait.
 
         Call it shortly before that, too.
         """
         if self._leased(now) or now > self.kill_at + SAVES_MOST_S:
             return False
         if now >= self.looked_at + LOOK_S:
-            before, self.files, self.looked_at = self.files, size_of(self.launch.checkpoints), now
+            before = self.files
+            self.files = look_at_files(self.launch.checkpoints)
+            self.looked_at = now
             self.changed_at = now if before is not None and self.files != before else self.changed_at
-        return now < self.changed_at + SAVES_S
+        return now < self.changed_at + SAVES_S or self._still_writes(now)
+
+    def _still_writes(self, now: float) -> bool:
+        """Return whether a process of the trainer writes to a disk; no cancellation and no end of a lease waits for it.
+
+        A script may save into its own folder, or have started what writes a snapshot or uploads it.
+        """
+        hurried = self.ending or self.status["fenced"] or (self.status["stop_asked"] and not self.spares)
+        if hurried:
+            return False
+        ours = set(family(self._strangers())) - set(self.held) if self.writes.is_due(now) else set()
+        return bool(self.writes.go_on(ours, now, ours - self.asked))
 
     def _leased(self, now: float) -> bool:
         """Return whether the lease ends this trainer: then no disk is waited for, as one that hangs would delay us."""
         return bool(0 < self.status["lease_deadline"] < now + ENDLESS_LEASE_S)
 
-    def _clear(self, trainer: Child, now: float) -> None:
-        """End what is left of a trainer whose leader has exited or whose time is up."""
+    def _clear(self, trainer: Child, now: float, late: bool) -> None:
+        """End what is left of a trainer whose leader has exited, or, if it is `late`, whose time is up.
+
+        What still writes is not asked to end before it is late.
+        """
         rest = family(self._strangers()) or family(self._strangers())  # again: one may start as its parent exits
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
@@ -928,16 +956,18 @@ class Shim:
         savers = self._savers()  # what these print to, and their children, are asked after them
         left = self.launch.grace_s if savers else STRAGGLERS_S
         self.kill_at = min(self.kill_at, NEVER if self.status["stop_asked"] else now + left)
-        late = now >= self.kill_at
         if late and trainer.returncode is None:
             send(-trainer.pid, signal.SIGKILL)  # the whole group at once, so that it cannot fork away
-        asked = set(rest) if late else (savers or set(rest)) - self.asked
+        spared = not (late or savers) and self._still_writes(now)
+        others = set() if spared else set(rest)
+        asked = set(rest) if late else (savers or others) - self.asked
         self.background -= asked if not self.status["stop_asked"] else set()  # an end that we asked for is not theirs
         for pid in asked:
             send(pid, signal.SIGKILL if late else signal.SIGTERM)  # they may save too
         self.asked.update(asked)
         self.killed.update(rest if late else {})
-        stuck = f"SIGKILL does not end {names}; do not use its GPUs" if now > self.kill_at + self.launch.kill_s else ""
+        overdue = late and now > self.kill_at + self.launch.kill_s
+        stuck = f"SIGKILL does not end {names}; do not use its GPUs" if overdue else ""
         return self.status.update(trainer="stopping", exit_note=stuck)
 
     def _keep_sidecar(self, now: float) -> None:

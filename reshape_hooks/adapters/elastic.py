@@ -29,7 +29,7 @@ from reshape_hooks.adapters.rebound import Rebound
 from reshape_hooks.adapters.script_iterators import HeldIterators, iterators
 from reshape_hooks.adapters.side_by_side import read_beside_ours
 from reshape_hooks.adapters.trained_parts import TrainedParts
-from reshape_hooks.adapters.variables import Variables, copies, refill, refill_in_place
+from reshape_hooks.adapters.variables import IN_A_DICTIONARY, Variables, copies, refill, refill_in_place, refuse_lost
 from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -106,6 +106,7 @@ class Elastic:
         self._waiting: dict[str, Any] = {}  # of `_own`, until a loop resumes
         self._begun: dict[str, Any] = {}  # what was there when this epoch began, before the script prepared its batches
         self._saved_parts: dict[str, Any] = {}  # saved values of what the script changes before its loop resumes
+        self._samples: int | None = None  # of a batch in all processes together, if known
         self._cursor: Any = None
         self._place: Any = None
         self._resumed = bool(saved)
@@ -162,6 +163,7 @@ class Elastic:
             self._rebound.leaves()
             self._batches = 0
             self._not_given.epoch_begins()
+            self._variables.epoch_begins()
             self._held_iterators.epoch_begins()
             yield self._epoch
             self._epoch += 1
@@ -174,7 +176,10 @@ class Elastic:
         if self._batches > 1:
             raise _refused(session.LeftAlone(SECOND_BATCHES))
         self._total = self._epochs * len(loader)
+        changed = self._find_sample_again(loader)
         self._goes_on(self._batch)
+        if changed and self._ranks.rank == 0:  # only now: what is printed before may be rows of before the stop
+            plain.warn(changed)
         self._run.stop.idle = False
         for batch in self._rest(loader):
             yield batch
@@ -185,6 +190,29 @@ class Elastic:
         # What follows, perhaps an evaluation, is repeated after a stop, so a stop need not wait for it.
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
+
+    def _find_sample_again(self, loader: Any) -> str:
+        """Count the batches of an interrupted epoch anew if a batch now has another number of samples.
+
+        That follows the number of GPUs or processes in scripts that do not let `share` keep it. Return what to tell.
+        """
+        if not hasattr(loader, "batch_sampler"):
+            return ""
+        from reshape_hooks.adapters import order
+
+        before, now = self._samples, order.samples_of_batch(loader, self._ranks.size)
+        self._samples = now
+        if not self._batch or before is None or now is None or before == now:
+            return ""
+        self._batch, again = divmod(self._batch * before, now)
+        place = self._waiting.get("place")
+        if place:
+            place.update(fetched=self._batch, drawn=self._batch, drawn_ahead=[], before=[])
+        twice = f", and {again} samples of this epoch come twice" if again else ""
+        return (
+            f"reshape: a batch had {before} samples in all and has {now} on this number of GPUs, so that an epoch has "
+            f"another number of steps{twice}: let state.share(...) or the script keep it as it is"
+        )
 
     def _begin_loop(self) -> None:
         """Note that a loop is requested. Raises SystemExit for a second one, RuntimeError in a thread."""
@@ -264,6 +292,7 @@ class Elastic:
         self._set_layers_again()
         self._variables.begin()
         self._variables.done()
+        self._variables.prepared()
         self._refuse_iterators()
         waiting, self._waiting = self._waiting, {}
         self._place = waiting.get("place")
@@ -362,9 +391,17 @@ class Elastic:
         values = {
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict() for name, part in parts.items()
         }
-        at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
+        at = {
+            "step": self._step,
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "iteration": self._iteration,
+            "samples": self._samples,
+        }
         self._trained.refuse_changed()
         self._not_given.refuse_changed()
+        for of_rank in own:
+            refuse_lost(of_rank.get("variables", ()), IN_A_DICTIONARY)
         self._held_iterators.refuse_read()
         return {"parts": values, "at": at, "own": own, "trained": self._trained_at_stop or self._trained.changed()}
 
@@ -386,7 +423,8 @@ class Elastic:
         self._trained.restore(self._trained_at_stop, modes=False)  # before its loop the script may evaluate
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
-        self._iteration = at.get("iteration")  # not in checkpoints of older versions
+        self._iteration = at.get("iteration")  # not in checkpoints of older versions, nor is the next
+        self._samples = at.get("samples")
         own, rank = state["own"], self._ranks.rank
         self._waiting = dict(own[rank % len(own)])
         if rank >= len(own):  # an additional rank draws from its own streams

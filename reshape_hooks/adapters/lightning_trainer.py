@@ -20,9 +20,10 @@ from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import lightning_logged, own_attributes, session
 from reshape_hooks.adapters.gradients import Gradients
 from reshape_hooks.adapters.lightning_sources import Sources
+from reshape_hooks.adapters.not_given import LibraryObjects
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.trained_parts import TrainedParts, differing, settings
-from reshape_hooks.adapters.variables import Variables
+from reshape_hooks.adapters.variables import IN_A_FILE, Variables, refuse_lost
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -113,8 +114,10 @@ class ElasticFit:
         self.callback = type("ElasticCallback", (callback_class,), events)()
         self.run: session.Session | None = None
         self.variables: Variables | None = None  # once training begins
+        self.library_objects = LibraryObjects(())
         self.trained = TrainedParts({})
         self.settings: dict[str, Any] = {}  # of the Trainer, as training begins
+        self.advances = False  # whether the first batch has begun, after all callbacks
         self.gradients: Gradients | None = None  # where the script decides when an optimizer steps
 
     def fit(self, theirs: Any) -> Any:
@@ -157,6 +160,7 @@ class ElasticFit:
             *own_attributes.of_modules("model", module, [*callbacks, data]),
         ]
         parts = [trainer, *callbacks, *trainer.loggers, data, *module.modules()]
+        self.library_objects = LibraryObjects(parts)
         variables = Variables(parts, self.extras.get("variables", ()), objects)
         variables.look()
         return variables
@@ -226,6 +230,8 @@ class ElasticFit:
         """Train on one batch; the first time after a stop, only finish what followed the last one."""
         if self._catches_up():
             return self._resume()
+        if not self.advances:
+            self._prepared()
         type(self.loop).advance(self.loop, data_fetcher)
         assert self.run is not None
         self.run.step(self._batches(), self._total())
@@ -272,12 +278,19 @@ class ElasticFit:
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
         }
 
+    def _prepared(self) -> None:
+        """Note that all callbacks have begun: each start makes again what they have made."""
+        assert self.variables is not None
+        self.variables.prepared()
+        self.advances = True
+
     def _resume(self) -> None:
         extras, self.extras = self.extras, {}
         self._restore_metrics(extras["metrics"])
         assert self.variables is not None
         self.variables.begin()
         self.variables.done()
+        self._prepared()
         self.sources.epoch_goes_on()
         self.trained.restore(extras.get("trained", {}))  # not in checkpoints of older versions
         _restore_settings(self.trainer, extras.get("settings", {}))
@@ -317,6 +330,8 @@ class ElasticFit:
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Let the Trainer write its state to a folder, and return that file and the extras."""
         self.trained.refuse_changed()
+        self.library_objects.refuse_changed()
+        refuse_lost(extras.get("variables", ()), IN_A_FILE)
         self.loops = extras.get("loops")
         try:
             folder = session.written(

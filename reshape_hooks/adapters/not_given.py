@@ -7,23 +7,25 @@
 
 Promises: a training that would lose such an object's state is not saved, with a sentence that names it. Exempt are
 objects whose state stays the same, such as a frozen teacher, and those that the script creates before it uses them, in
-each epoch or each step. Called by `elastic`; standard library, Python 3.8 and newer.
+each epoch or each step. Objects of libraries that have no `state_dict` count, too (`library_values`). Called by
+`elastic` and the adapters; standard library, Python 3.8 and newer.
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reshape_hooks import plain
-from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters import library_values, pytrees
 from reshape_hooks.adapters.present_values import ArrayNow, TensorNow, digest_of_array, reference
 from reshape_hooks.adapters.rebound import holds
 from reshape_hooks.adapters.script_frames import Frame, is_gone, is_own, scopes
-from reshape_hooks.adapters.variables import PLAIN, is_read
+from reshape_hooks.adapters.variables import MAPPINGS, PLAIN, attributes_of, is_read, kept_by_definition
 
 MOST_LOOKED_AT = 100  # items of a list or dictionary
 DEPTH = 4  # nesting of the script's objects
@@ -71,6 +73,7 @@ class NotGiven:
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self._parts = list(parts)
+        self._dictionaries = {id(part) for part in self._parts if isinstance(part, dict)}
         self._modules = {id(one) for part in self._parts if _is_module(part) for one in part.modules()}
         self._looped = False  # whether a loop has begun
         self._prepared = Seen({}, {})  # what the script has created, or set, for this epoch
@@ -81,7 +84,7 @@ class NotGiven:
     def new_modules(self) -> list[tuple[str, Any]]:
         """Return PyTorch modules other than the parts, such as a loss that counts, with their names; each once."""
         found = []
-        for place, _, thing in self._things():
+        for place, _, thing in _things_within(self._dictionaries):
             if _is_module(thing) and id(thing) not in self._modules:
                 found.append((place.name, thing))
                 self._modules.update(map(id, thing.modules()))
@@ -99,7 +102,7 @@ class NotGiven:
 
     def epoch_begins(self) -> None:
         """Note that an epoch begins: what the script creates before its batches it recreates after a stop in it."""
-        things = list(self._things())
+        things = list(_things_within(self._dictionaries))
         self._prepared = Seen({}, {})
         self._before = {id(thing): reference(thing) for _, _, thing in things}
         self._stays = {place: reference(thing) for place, scope, thing in things if _is_read(scope, place)}
@@ -108,10 +111,10 @@ class NotGiven:
         """Raise CheckpointError for an object whose state would be lost at a stop, or that has been replaced."""
         kept = _addresses(self._parts)
         given = {id(part) for part in self._parts} | _identities_within(self._parts)
-        for place, scope, thing in self._things():
+        for place, scope, thing in _things_within(self._dictionaries):
             if not (id(thing) in given or self._is_kept(thing, kept)):
-                why = "changes during training, and a restart would reset it: give it to Elastic, too"
-            elif self._is_another(place, thing):
+                why = "changes during training, and a restart would reset it: " + _advice_about(thing)
+            elif not library_values.is_library_value(thing) and self._is_another(place, thing):
                 why = (
                     "is not what it was when training began, and a restart would bring that back: set it in each epoch"
                 )
@@ -140,18 +143,51 @@ class NotGiven:
         )
 
     def _places(self) -> dict[Place, Any]:
-        return {place: thing for place, _, thing in self._things()}
+        return {place: thing for place, _, thing in _things_within(self._dictionaries)}
 
-    def _things(self) -> Iterator[tuple[Place, Scope, Any]]:
-        """Yield the stateful objects and their places."""
-        for scope in scopes():
-            for name, value in list(scope.variables.items()):
-                for inner, thing in _stateful_within(name, value, DEPTH):
-                    yield Place(scope.key, name, inner), scope, thing
+
+class LibraryObjects:
+    """Knows the objects of libraries in the script's variables, beside a training that a library runs.
+
+    `kept`: objects whose attributes are kept, such as callbacks. Create it before the training begins.
+    """
+
+    def __init__(self, kept: Iterable[Any]) -> None:
+        self._kept = {id(one) for one in kept}
+        self._first = {place: library_values.state_of(thing) for place, _, thing in self._objects_within()}
+
+    def refuse_changed(self) -> None:
+        """Raise CheckpointError for an object that has changed since, and that the script may still use."""
+        for place, scope, thing in self._objects_within():
+            state = library_values.state_of(thing)
+            if state and self._first.get(place) != state and _is_read(scope, place):
+                raise plain.CheckpointError(
+                    f"{place.name} ({type(thing).__name__}) changes during training, and a restart would reset it: "
+                    "make it an attribute of a callback"
+                )
+
+    def _objects_within(self) -> Iterator[tuple[Place, Scope, Any]]:
+        for place, scope, thing in _things_within(self._kept):
+            if library_values.is_library_value(thing):
+                yield place, scope, thing
+
+
+def _things_within(kept: Collection[int]) -> Iterator[tuple[Place, Scope, Any]]:
+    """Yield the script's stateful objects and their places. `kept`: see `_stateful_within`."""
+    for scope in scopes():
+        for name, value in list(scope.variables.items()):
+            for inner, thing in _stateful_within(name, value, DEPTH, kept):
+                yield Place(scope.key, name, inner), scope, thing
 
 
 def _nothing() -> None:
     return None
+
+
+def _advice_about(thing: Any) -> str:
+    if library_values.is_library_value(thing):
+        return library_values.advice_about(thing)
+    return "give it to Elastic, too"
 
 
 def _is_read(scope: Scope, place: Place) -> bool:
@@ -180,23 +216,33 @@ def _identities_within(parts: Iterable[Any]) -> set[int]:
     return {id(thing) for name, value in attributes for _, thing in _stateful_within(name, value, DEPTH)}
 
 
-def _stateful_within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the stateful objects in this value, with their names."""
-    if depth == 0 or type(value) in PLAIN or is_gone(value) or issubclass(type(value), (type, ModuleType)):
+def _stateful_within(name: str, value: Any, depth: int, kept: Collection[int] | None = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the stateful objects in this value, with their names.
+
+    `kept`: identities of dictionaries and objects whose library objects are kept; None: this value's are.
+    """
+    if depth == 0 or type(value) in PLAIN or is_gone(value) or issubclass(type(value), ModuleType):
         return
     held: Iterable[tuple[str, Any]] = ()
-    if type(value) is dict:
+    if kept is not None and id(value) in kept:
+        kept = None
+    if issubclass(type(value), (type, FunctionType)):
+        held = ((f"{name}.{key}", one) for (_, key), one in kept_by_definition(value).items())
+    elif type(value) in MAPPINGS:
         held = ((f"{name}[{key!r}]", one) for key, one in value.items())
-    elif type(value) in (list, tuple):
+    elif type(value) in (list, tuple, collections.deque):
         held = ((f"{name}[{number}]", one) for number, one in enumerate(value))
     elif _has_state(value):
         yield name, value
         if _is_module(value) and is_own(type(value)):  # its state_dict omits what is not a module
             held = ((f"{name}.{key}", one) for key, one in vars(value).items() if key[0] != "_")
-    elif is_own(type(value)) and hasattr(value, "__dict__"):
-        held = ((f"{name}.{key}", one) for key, one in vars(value).items())
+            kept = None  # as attributes of a module
+    elif kept is not None and library_values.is_library_value(value):
+        yield name, value
+    elif is_own(type(value)):
+        held = ((f"{name}.{key}", one) for key, one in attributes_of(value).items())
     for inner, one in list(itertools.islice(held, MOST_LOOKED_AT)):
-        yield from _stateful_within(inner, one, depth - 1)
+        yield from _stateful_within(inner, one, depth - 1, kept)
 
 
 def _is_module(value: Any) -> bool:
@@ -217,6 +263,8 @@ def _has_state(value: Any) -> bool:
 
 def _state_of(thing: Any, kept: Iterable[int] = ()) -> State:
     """Return an object's state; for a module, without tensors at addresses that are `kept`."""
+    if library_values.is_library_value(thing):
+        return library_values.state_of(thing)
     state = {name: _present_value(leaf) for name, leaf in _leaves_of(thing)}
     if not _is_module(thing):
         return state

@@ -25,6 +25,17 @@ def inner(loader: Any) -> Any:
     return loader.base_dataloader if shard else loader
 
 
+def samples_of_batch(loader: Any, processes: int) -> int | None:
+    """Return how many samples a batch has in all processes that train together; None if that is not known."""
+    total = getattr(loader, "total_batch_size", None)  # of `Accelerator.prepare`
+    if isinstance(total, int):
+        return total
+    own = inner(loader)
+    size = getattr(own, "batch_size", None)
+    shares = getattr(getattr(own, "sampler", None), "num_replicas", 1 if processes == 1 else None)
+    return size * shares if isinstance(size, int) and isinstance(shares, int) else None
+
+
 def refuse(loader: Any) -> None:
     """Raise LeftAlone if the order of its batches cannot be reproduced."""
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:

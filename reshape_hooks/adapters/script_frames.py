@@ -54,6 +54,11 @@ class Object:
         self._owner, self._names = owner, names
 
     @property
+    def owner(self) -> Any:
+        """Return the object."""
+        return self._owner
+
+    @property
     def variables(self) -> Mapping[str, Any]:
         """Return the present attributes."""
         names = self._names

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import own_attributes, session
+from reshape_hooks.adapters.not_given import LibraryObjects
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.script_frames import Object, is_own
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.trained_parts import TrainedParts, differing, settings
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
-from reshape_hooks.adapters.variables import Variables
+from reshape_hooks.adapters.variables import IN_A_FILE, Variables, refuse_lost
 from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
@@ -117,7 +118,9 @@ class ElasticTrain:
         self.checkpoints, self.saved, self.extras = checkpoints, saved, extras
         self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
-        self.variables = Variables(*_kept(trainer, extras.get("variables", ())))
+        kept, saved_variables, objects = _kept(trainer, extras.get("variables", ()))
+        self.variables = Variables(kept, saved_variables, objects)
+        self.library_objects = LibraryObjects(kept)
         self.trained = TrainedParts({})  # of the model and the optimizer, once that exists
         self.settings: dict[str, Any] = {}  # numbers among its arguments, as training begins: callbacks change some
         self.epoch_begins = False
@@ -180,6 +183,7 @@ class ElasticTrain:
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.variables.begin()
         self.variables.done()
+        self.variables.prepared()
         self.trained = TrainedParts({"model": self.trainer.model, "optimizer": self.trainer.optimizer})
         self.settings = settings(vars(args))
         if not self.extras:
@@ -350,6 +354,9 @@ class ElasticTrain:
         """Return the files of a checkpoint: those in the folder, and each rank's own state."""
         if "result" not in own[0]:
             self.trained.refuse_changed()
+        self.library_objects.refuse_changed()
+        for of_rank in own:
+            refuse_lost(of_rank["variables"], IN_A_FILE)
         found = sorted(folder.glob(f"{PREFIX}-*"))  # trainers write other files beside it, such as a README
         if len(found) != 1:
             raise plain.CheckpointError(f"its trainer wrote {len(found)} folders {PREFIX}-* for one checkpoint")

@@ -35,7 +35,7 @@ from reshape_hooks import plain
 from reshape_hooks.adapters import keras_values, pytrees
 from reshape_hooks.adapters.clock_readings import ClockReadings
 from reshape_hooks.adapters.identities import MISSING, Places, Table, digest_of_types, first_places, shared_otherwise
-from reshape_hooks.adapters.present_values import MOST_BYTES, TensorNow, digest_of_array
+from reshape_hooks.adapters.present_values import MOST_BYTES, ArrayNow, TensorNow, digest_of_array
 from reshape_hooks.adapters.script_frames import Frame, Items, Object, is_own, places, scopes
 from reshape_hooks.adapters.script_modules import Module, is_of_module, later_imports
 from reshape_hooks.library_code import is_library
@@ -43,6 +43,8 @@ from reshape_hooks.library_code import is_library
 MOST_ALL_BYTES = 256 << 20  # of all arrays in one variable
 MOST_ITEMS = 100_000  # of one variable with everything in it
 MOST_LOOKED_AT = 1000  # items of a list that is not kept
+MOST_COMPARED = 10_000  # with those within them
+DEPTH = 3  # of what is compared within them
 ARRAYS = ("Tensor", "Parameter", "ndarray")
 FLAT = 10  # numbers and strings in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
@@ -59,6 +61,18 @@ VALUES = (int, float, complex, str, bytes)
 BASES = (collections.OrderedDict, collections.Counter, collections.defaultdict, dict, *ITEMS, *VALUES)
 UNCHANGED = (tuple, frozenset, *VALUES)  # their content is set at creation
 BUFFERS = (array.array, bytearray)
+INSTRUMENTS = (  # modules of what only shows or writes what a training does
+    "_csv.",
+    "logging.",
+    "tqdm.",
+    "rich.",
+    "tensorboard.",
+    "tensorboardX.",
+    "wandb.",
+    "mlflow.",
+    "torch.utils.tensorboard.",
+    "torch.utils.hooks.",
+)
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "STORE_FAST_LOAD_FAST")
 WRITES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_")
 ENDS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "RETURN_", "RAISE_", "RERAISE")
@@ -86,6 +100,13 @@ OF_NO_IDENTITY = ("plain", "of JAX", "of TensorFlow", "definition", NAMED, "meth
 OWNERS = ("object", "own", AGAIN, "definition", NAMED, PART)  # whose methods can be found again
 CLOCKS = "", "clocks"  # in place of a function's key
 SHARED = "", "shared"
+LOST = "", "lost"  # a sentence about what is not kept; never in a checkpoint
+IN_A_DICTIONARY = "give it to Elastic in a dictionary, and use it from there only"
+IN_A_FILE = "keep less in it, or write it to a file"
+ADVICE = "ADVICE"  # stands for one of these
+TOO_LARGE = f"it holds more than is kept of a variable: {ADVICE}"
+NOT_KEPT = "it holds what cannot be kept: put what changes in a variable without that, or create it in each epoch"
+OF_NO_NAME = "a new start does not find a lambda or a nested function: define it by `def` outside of functions"
 
 
 if TYPE_CHECKING:
@@ -94,6 +115,7 @@ if TYPE_CHECKING:
 
     Objects = Sequence[tuple[int, Any]]
     Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
+    Fingerprint = tuple[Any, ...]
 
 
 class Variables:
@@ -123,8 +145,12 @@ class Variables:
         self._places: dict[tuple[Key, str], int] = {}  # which objects these were when the loop began
         self._defined: dict[tuple[Key, str], tuple[Any, ...] | None] = {}  # which functions and classes they were
         self._said: set[tuple[Key, str]] = set()
-        self._collected: dict[tuple[Key, str], tuple[Any, ...]] = {}  # what is not kept, as of when the loop began
-        self._lost: set[tuple[Key, str]] = set()  # where it has changed since
+        # By identity: what is not kept, as of when the loop began, now, and as an epoch's preparation made it.
+        self._collected: dict[At, dict[int, Fingerprint]] = {}
+        self._left_now: dict[At, dict[int, Fingerprint]] = {}
+        self._prepared: dict[At, dict[int, Fingerprint]] = {}
+        self._before_epoch: set[int] = set()  # identities of what was not kept when the epoch began
+        self._lost: dict[At, str] = {}  # where it has changed since, and why it is not kept
         self._unknown: dict[At, list[Any]] = {}  # objects in a variable whose class a new start may not find
         self._unknown_first: set[int] = set()  # identities of those that were there when the loop began
         self._begun = False
@@ -190,6 +216,20 @@ class Variables:
             self._table = Table()
         self._saved = ()
 
+    def epoch_begins(self) -> None:
+        """Note that an epoch begins: what the script makes before its batches a new start makes again."""
+        self._before_epoch = {one for left in self._left_now.values() for one in left}
+
+    def prepared(self) -> None:
+        """Note that batches begin: a new start comes here with all that has been made since the epoch began."""
+        for holder in self._holders():
+            names = [name for name, value in holder.variables.items() if type(value) not in PLAIN]
+            collections.deque(self._pickled(holder, names), 0)
+        self._prepared = {
+            at: {key: one for key, one in left.items() if key not in self._before_epoch}
+            for at, left in self._left_now.items()
+        }
+
     def leave(self, apart: Iterable[Any]) -> None:
         """Exclude these objects from now on, which are kept elsewhere, like the parts."""
         self._apart_now = {id(one) for one in apart}
@@ -206,7 +246,14 @@ class Variables:
         return [(CLOCKS, {"": pickle.dumps(self._clocks.state())}), *self.changed()]
 
     def changed(self) -> Saved:
-        """Return the same without measured time, even before a loop has begun."""
+        """Return the same without measured time, even before a loop has begun.
+
+        With a sentence about what has changed and is not kept, which `refuse_lost` raises.
+        """
+        self._lost.clear()
+        self._unknown.clear()
+        self._left_now.clear()
+        lost: list[str] = []
         found: list[tuple[Key, Mapping[str, bytes]]] = list(self._not_imported.items())
         shared = Shared(self._shared_first, self._places)
         for at, objects in self._shared_late.items():
@@ -229,8 +276,9 @@ class Variables:
             found.append((holder.key, changed))
             if isinstance(holder, Object):
                 self._name(holder, left)
-            self._name_lost(holder)
-        return [(SHARED, {"": pickle.dumps(shared.state())}), *found]
+            lost += self._lost_of(holder)
+        told: Saved = [(LOST, {"": lost[0].encode()})] if lost else ()
+        return [(SHARED, {"": pickle.dumps(shared.state())}), *told, *found]
 
     def _changed_of(self, holder: Holder, shared: Shared) -> dict[str, bytes]:
         """Return the variables that can be kept, pickled if changed, else empty, and add them to `shared`."""
@@ -282,20 +330,22 @@ class Variables:
                 f"has no {made} there, which cannot be kept: give what changes to Elastic"
             )
 
-    def _name_lost(self, holder: Holder) -> None:
-        """Report once which variables that the script may still use have changed and are not kept."""
-        for at in [at for at in self._lost - self._said if at[0] == holder.key]:
-            if _goes_on(holder, at[1]):
-                self._said.add(at)
-                why = "because it holds too much, or what cannot be kept"
-                plain.warn(f"reshape: after a stop {at[1]} of {holder.name} begins anew, {why}")
-        for at in [at for at in self._unknown.keys() - self._said if at[0] == holder.key]:
-            new = [type(one).__qualname__ for one in self._unknown[at] if id(one) not in self._unknown_first]
-            if new and _goes_on(holder, at[1]):
-                self._said.add(at)
-                plain.warn(
-                    f"reshape: after a stop {at[1]} of {holder.name} begins anew, because a new start does not find "
-                    f"the class {new[0]}: define it outside of that function"
+    def _lost_of(self, holder: Holder) -> Iterator[str]:
+        """Yield a sentence for each variable that the script may still use, has changed, and is not kept."""
+        for at, why in self._lost.items():
+            if at[0] == holder.key and _goes_on(holder, at[1]):
+                told = f"{at[1]} of {holder.name} changes during training, and a restart would reset it, because {why}"
+                if not _is_of_data_set(holder, at[1]):
+                    yield told
+                elif at not in self._said:
+                    self._said.add(at)
+                    plain.warn(f"reshape: {told}")
+        for at, unknown in self._unknown.items():
+            new = [type(one).__qualname__ for one in unknown if id(one) not in self._unknown_first]
+            if at[0] == holder.key and new and _goes_on(holder, at[1]):
+                yield (
+                    f"{at[1]} of {holder.name} changes during training, and a restart would reset it, because a new "
+                    f"start does not find the class {new[0]}: define it outside of that function"
                 )
 
     def set_to(self, saved: Saved) -> None:
@@ -350,17 +400,23 @@ class Variables:
                 try:
                     yield name, pickle.dumps(Packed("pickled", pickle.dumps(variables[name]))), []
                 except Exception:  # a lambda, or a nested function
-                    self._lost.add(at)
+                    self._lost[at] = OF_NO_NAME
                 continue
             packing = self._packing(beside)
             pickled, objects = _pickled_or_left(variables[name], packing)
             if packing.unknown:
                 self._unknown[at] = packing.unknown
-            found = tuple(_fingerprint(one) for one in packing.left)
-            if self._collected.setdefault(at, found) != found:
-                self._lost.add(at)
-                if _goes_on(holder, name):
-                    pickled, objects = self._pickled_whole(at, variables[name]) or (pickled, objects)
+            found = {id(one): _fingerprint(one, packing.within) for one in packing.left}
+            self._left_now[at] = found
+            first = self._collected.setdefault(at, found)
+            if [*first.values()] != [*found.values()] and _goes_on(holder, name):
+                packing = self._packing(large=True)
+                whole, in_whole = _pickled_or_left(variables[name], packing)
+                if whole and not packing.left:
+                    pickled = whole
+                    objects = in_whole
+                elif self._is_lost(at, found):
+                    self._lost[at] = TOO_LARGE if _is_too_large(packing) else NOT_KEPT
             if pickled:
                 yield name, pickled, objects
 
@@ -372,14 +428,11 @@ class Variables:
         defined = _defined_by(value)
         return defined is not None and self._defined.get(at) != defined
 
-    def _pickled_whole(self, at: tuple[Key, str], value: Any) -> tuple[bytes, Objects] | None:
-        """Return a changed variable with the large tensors and arrays in it, pickled; None if that is too much."""
-        packing = self._packing(large=True)
-        pickled, objects = _pickled_or_left(value, packing)
-        if not pickled or packing.left:
-            return None
-        self._lost.discard(at)
-        return pickled, objects
+    def _is_lost(self, at: At, found: Mapping[int, Fingerprint]) -> bool:
+        """Return whether something has changed that a new start neither restores nor makes again."""
+        first = self._collected[at]
+        prepared = self._prepared.get(at, {})
+        return any(one not in (first.get(key), prepared.get(key)) for key, one in found.items())
 
     def _set(self, saved: Iterable[tuple[Holder, str, bytes]], table: Table) -> None:
         changed: dict[int, tuple[Holder, dict[str, Any]]] = {}
@@ -540,8 +593,34 @@ def _pickled_or_left(value: Any, packing: Packing) -> tuple[bytes, Objects]:
         return b"", ()
 
 
-def _fingerprint(value: Any) -> tuple[Any, ...]:
-    """Return a value that differs once a list has other items, or a tensor or an array other numbers."""
+def refuse_lost(saved: Saved, advice: str) -> None:
+    """Raise CheckpointError for what has changed and is not in these values of `Variables.state`.
+
+    `advice`: how to keep a variable that holds too much.
+    """
+    if told := dict(saved).get(LOST):
+        raise plain.CheckpointError(told[""].decode().replace(ADVICE, advice))
+
+
+def _is_of_data_set(holder: Holder, name: str) -> bool:
+    """Return whether this belongs to a data set, which caches there what it reads again."""
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is None:
+        return False
+    owner = holder.owner if isinstance(holder, Object) else holder.variables.get(name)
+    return issubclass(type(owner), data.Dataset)
+
+
+def _is_too_large(packing: Packing) -> bool:
+    """Return whether a variable was left out because of its size."""
+    return packing.room < 0 or packing.bytes < 0 or any(_is_array(one) or is_of_jax(one) for one in packing.left)
+
+
+def _fingerprint(value: Any, apart: Collection[int]) -> Fingerprint:
+    """Return a value that differs once a list has other items, or a tensor or an array other numbers.
+
+    `apart`: identities of what is kept elsewhere.
+    """
     if _is_array(value):
         try:
             return id(value), digest_of_array(value) if type(value).__name__ == "ndarray" else TensorNow(value)
@@ -553,10 +632,66 @@ def _fingerprint(value: Any) -> tuple[Any, ...]:
         return id(value.__self__), value.__func__
     if (defined := _defined_by(value)) is not None:
         return defined
-    if not _collects(value):  # of JAX: each step recreates it
+    if is_of_jax(value):  # each step recreates it, perhaps where an earlier one was in memory
+        jax = sys.modules["jax"]
+        return tuple(ArrayNow(one) for one in jax.tree_util.tree_leaves(value) if isinstance(one, jax.Array))
+    if not _collects(value):
         return (id(value),)
-    items = value.values() if isinstance(value, dict) else value
-    return len(value), *(id(one) for one in itertools.islice(items, MOST_LOOKED_AT))
+    return _Compared(apart).items_of(value, DEPTH)
+
+
+class _Compared:
+    """Compares what lists and dictionaries hold that are not kept, up to a number of items."""
+
+    def __init__(self, apart: Collection[int]) -> None:
+        self._apart = apart
+        self._room = MOST_COMPARED
+
+    def items_of(self, value: Any, depth: int) -> Fingerprint:
+        """Return a hashable value for each item, except for what only shows or writes what a training does."""
+        items = iter(value.items() if isinstance(value, dict) else enumerate(value))
+        found = []
+        for key, one in itertools.islice(items, MOST_LOOKED_AT):
+            self._room -= 1
+            if not is_instrument(one):
+                found.append((hash(key) if isinstance(value, dict) else None, self._item(one, depth - 1)))
+        return (*found, hash(tuple(id(one) for _, one in items)))
+
+    def _item(self, one: Any, depth: int) -> Any:
+        kind = type(one)
+        numpy: Any = sys.modules.get("numpy")
+        if kind in PLAIN or issubclass(kind, (enum.Enum, pathlib.PurePath)):
+            return hash(one)
+        if numpy is not None and issubclass(kind, numpy.generic):
+            return hash(one.tobytes())
+        if depth and self._room > 0 and id(one) not in self._apart:
+            if _is_array(one):
+                return repr(digest_of_array(one)) if kind.__name__ == "ndarray" else _now(one)
+            if _collects(one):
+                return self.items_of(one, depth)
+            if is_own(kind) and not hasattr(kind, "state_dict"):
+                return id(one), self.items_of(attributes_of(one), depth)
+        return id(one)
+
+
+def _now(tensor: Any) -> Any:
+    try:
+        now = TensorNow(tensor)
+    except Exception:  # a sparse one, or one without numbers
+        return id(tensor)
+    return now.version, now.numbers
+
+
+def is_instrument(value: Any, depth: int = DEPTH) -> bool:
+    """Return whether it only shows or writes what a training does: a file, a logger, a progress bar; also several."""
+    kind = type(value)
+    if issubclass(kind, io.IOBase) or f"{kind.__module__}.".startswith(INSTRUMENTS):
+        return True
+    if depth == 0 or not (kind in ITEMS or kind in MAPPINGS):
+        return False
+    items = list(itertools.islice(value.values() if kind in MAPPINGS else value, MOST_LOOKED_AT))
+    others = [one for one in items if type(one) is not str]
+    return bool(others) and all(is_instrument(one, depth - 1) for one in others)
 
 
 def _digest(pickled: bytes) -> bytes:
@@ -793,19 +928,9 @@ def _pack_left(value: Any, packing: Packing) -> Packed:
     try:
         packed = _pack(value, packing)
     finally:
-        if packed is AS_IT_IS and _collects(value) and not _holds_files(value):
+        if packed is AS_IT_IS and _collects(value) and not is_instrument(value):
             packing.left.append(value)
     return packed
-
-
-def _holds_files(value: Any, depth: int = 3) -> bool:
-    """Return whether a list or dictionary holds files: the script reopens them, and their content is kept."""
-    if issubclass(type(value), io.IOBase) or type(value).__module__ == "_csv":
-        return True
-    if depth == 0 or not (type(value) in ITEMS or type(value) in MAPPINGS):
-        return False
-    items = value.values() if type(value) in MAPPINGS else value
-    return any(_holds_files(one, depth - 1) for one in itertools.islice(items, MOST_LOOKED_AT))
 
 
 def _pack(value: Any, packing: Packing) -> Packed:
@@ -818,7 +943,7 @@ def _pack(value: Any, packing: Packing) -> Packed:
         return of_jax
     if keras_values.is_of_keras(kind):
         return _pack_of_keras(value, packing)
-    if _is_named_tuple(value):
+    if is_named_tuple(value):
         return _pack_named_tuple(value, packing)
     if kind is FunctionType or isinstance(value, type):
         return _pack_definition(value, packing)
@@ -842,7 +967,7 @@ def _pack_items(value: Any, packing: Packing) -> Packed:
     return AS_IT_IS if any(one is AS_IT_IS for one in items) else Packed("items", items, more)
 
 
-def _is_named_tuple(value: Any) -> bool:
+def is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
@@ -963,15 +1088,20 @@ def _place_in(base: Any, view: Any) -> tuple[Any, ...]:
 
 def _pack_jax(value: Any, packing: Packing) -> Packed | None:
     """Pack a JAX array or key, or an immutable value that holds some: each step recreates it."""
-    jax = sys.modules.get("jax")
-    if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
-        return None
-    if not any(isinstance(one, jax.Array) for one in jax.tree_util.tree_leaves(value)):
+    if not is_of_jax(value):
         return None
     if _jax_bytes(value) > (MOST_ALL_BYTES if packing.large else MOST_BYTES):
         packing.left.append(value)
         return AS_IT_IS
     return Packed("of JAX", pytrees.packed(value))
+
+
+def is_of_jax(value: Any) -> bool:
+    """Return whether it is a JAX array or key, or an immutable value that holds some."""
+    jax = sys.modules.get("jax")
+    if jax is None or not (isinstance(value, jax.Array) or _is_frozen(value)):
+        return False
+    return any(isinstance(one, jax.Array) for one in jax.tree_util.tree_leaves(value))
 
 
 def _pack_of_keras(value: Any, packing: Packing) -> Packed:
@@ -1007,7 +1137,7 @@ def _is_frozen(value: Any) -> bool:
     if equinox is not None and isinstance(value, equinox.Module):
         return True
     frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-    return _is_named_tuple(value) or frozen or kind.__name__ == "FrozenDict"
+    return is_named_tuple(value) or frozen or kind.__name__ == "FrozenDict"
 
 
 def _pack_generator(value: Any) -> Packed | None:
@@ -1031,9 +1161,10 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name == "accelerate.accelerator.Accelerator":  # it counts the batches of an accumulation window
         return Packed("attributes", {"step": Packed("plain", value.step)})
-    of_library = not (is_own(kind) or name in OF_PYTHON or _is_plain(value))
+    of_library = not (is_own(kind) or name in OF_PYTHON or is_plain(value))
     base = None if of_library else _base(kind)
-    if of_library or hasattr(value, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
+    # The class is asked: a configuration whose `__getattr__` has every name is none of those.
+    if of_library or hasattr(kind, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
     values = attributes_of(value)
     packing.take(1 + len(values))
@@ -1097,7 +1228,7 @@ def _is_method(value: Any) -> bool:
     return callable(value) or hasattr(value, "__get__")
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Return whether it is a library object with numbers and strings only, such as timm's meters."""
     values = vars(value).values() if hasattr(value, "__dict__") and not lives(value) else ()
     return bool(values) and all(type(one) in PLAIN for one in values)
@@ -1169,7 +1300,12 @@ def _pack_of_library(value: Any) -> Packed:
 
 def lives(value: Any) -> bool:
     """Return whether it is part of the training or of the process, and so kept, or recreated, elsewhere."""
-    if issubclass(type(value), (type, ModuleType, io.IOBase)) or (callable(value) and not hasattr(value, "state_dict")):
+    return is_of_framework(value) or (callable(value) and not hasattr(value, "state_dict"))
+
+
+def is_of_framework(value: Any) -> bool:
+    """Return whether it is a class, a module, a file, or an object of a framework that keeps its own."""
+    if issubclass(type(value), (type, ModuleType, io.IOBase)):
         return True
     return type(value).__module__.partition(".")[0] in FRAMEWORKS or keras_values.is_of_keras(type(value))
 

@@ -22,6 +22,7 @@ COMPILED = (".pyc", ".pyo")
 # Variables that name files and folders through which the hooks communicate: each generation writes its own.
 OURS = ("RESHAPE_CHECKPOINTS", "RESHAPE_MEMORY", "RESHAPE_ANNOUNCE", "RESHAPE_REPORTS", "RESHAPE_GPU_LOCKS")
 SYSTEM = ("/proc/", "/dev/", "/sys/")
+SHARED_MEMORY = "/dev/shm/"  # where scripts keep files, too
 
 
 class File:
@@ -64,7 +65,7 @@ class Watch:
         self.libraries: set[str] = set()  # folders in which they write files of their own, as already reported
         ours = [os.path.abspath(os.environ[name]) for name in OURS if os.environ.get(name)]
         self._ours = frozenset(ours)
-        self._skipped = (*SYSTEM, *(os.path.join(one, "") for one in ours))
+        self._skipped = tuple(os.path.join(one, "") for one in ours)
         self._busy: set[int] = set()
         self._heard: dict[str, Any] = {"open": self._open, "os.mkdir": self._mkdir, "os.rename": self._rename}
 
@@ -88,7 +89,9 @@ class Watch:
 
     def skips(self, path: str) -> bool:
         """Return whether this path does not concern us."""
-        return path in self._ours or path.startswith(self._skipped) or path.endswith(COMPILED)
+        if path in self._ours or path.endswith(COMPILED) or path.startswith(self._skipped):
+            return True
+        return path.startswith(SYSTEM) and not path.startswith(SHARED_MEMORY)
 
     def _open(self, name: Any, _mode: Any, flags: Any) -> None:
         if not isinstance(flags, int) or flags & os.O_ACCMODE == os.O_RDONLY:

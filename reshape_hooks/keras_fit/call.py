@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
 from reshape_hooks import claims, plain, sure_end
-from reshape_hooks.adapters.variables import Variables
+from reshape_hooks.adapters.not_given import LibraryObjects
+from reshape_hooks.adapters.variables import IN_A_FILE, Variables, refuse_lost
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import note
 from reshape_hooks.keras import leave
@@ -82,6 +83,7 @@ class Call:
         saved = at.get("script", ()) if at is not None else ()
         self.of_script = Variables((), saved, whole=self.callbacks.attributes)
         self.of_script.leave(variables.of_model(model))
+        self.library_objects = LibraryObjects([model, *self.callbacks.kept])
         self.of_script.look()  # before callbacks begin: their changes are then as they were at the stop, too
         iterator = self.trainer.TFEpochIterator
         self.trainer.TFEpochIterator = self._make_batches
@@ -112,6 +114,7 @@ class Call:
             self._check(self.position)
         else:
             self.of_script.begin()
+            self.of_script.prepared()
 
     def replay(self) -> None:
         """Give this finished fit its iterators and variables."""
@@ -146,6 +149,7 @@ class Call:
         self.callbacks.restore(at["callbacks"])
         self.of_script.begin()
         self.of_script.done()
+        self.of_script.prepared()
         if self.ended or self.batches.python is None:
             streams.write(at["streams"])
         model.stop_training = at["stop_training"]
@@ -284,6 +288,7 @@ class Call:
             leave(plain.STOPPED)
 
     def _save(self, save: Callable[..., None], ended: bool = False) -> None:
+        self.library_objects.refuse_changed()
         found = self._variables()
         state = claims.FINISHED if ended else claims.RUNS
         record = {
@@ -298,6 +303,7 @@ class Call:
             "stop_training": self.model.stop_training, "variables": variables.describe(found),
             **(self.beside_validation or self._beside_model(found)),
         }  # fmt: skip
+        refuse_lost(record["script"], IN_A_FILE)
         save(self, record, found)
 
     def _beside_model(self, found: list[Any]) -> dict[str, Any]:

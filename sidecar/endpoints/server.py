@@ -24,6 +24,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from sidecar import core, kept_output
 from sidecar.config import TOKEN, SidecarSettings
+from sidecar.endpoints.limited_server import FewConnectionsServer
 from sidecar.links.coordinator_link import CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimUnreachable
 from sidecar.protocol import (
@@ -351,7 +352,7 @@ def make_reader(settings: SidecarSettings) -> HTTPServer:
 
 
 def _server(app: Application) -> HTTPServer:
-    return HTTPServer(
+    return FewConnectionsServer(
         app, max_body_size=BODY_LIMIT, max_header_size=16 * 1024, body_timeout=REQUEST_S, idle_connection_timeout=IDLE_S
     )
 

@@ -6,7 +6,7 @@ epoch + done`, where an output restarts them in each epoch; a progress bar of a 
 purpose changes nothing. Pure. Called by `progress.py`.
 
 What a script's logger puts before a line (time, level, module) is skipped. Groups of a pattern: `epoch` of `epochs`,
-`i` done of `n` in it (or of all, where a row has no epoch), `values` as `name: number`, or a value by its own name.
+`i` done of `n` in it (or of all, where a row has no epoch), `values` as `name: number`, or a loss by its own name.
 Epochs count from 1, or from 0 where epoch 0 was seen or the row says so.
 """
 
@@ -85,7 +85,7 @@ class OutputFormat:
     samples: bool = False  # whether `i` of `n` are samples, not iterations
     ends: bool = False  # whether it is printed at the end of its epoch; else at its beginning, without `i`
     from_zero: bool = False  # whether the first iteration, of an epoch too, is number 0
-    lasts: bool = False  # whether `n` is the length of the training, unless `i` restarts
+    n_is_total: bool = False  # whether `n` is the length of the training, unless `i` restarts
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -98,7 +98,7 @@ EPOCH_HEADER = "epoch 9 of 20"
 HF_BAR, HF_LENGTH, HF_LOG, HF_EVALUATION = "Hugging Face's bar", "HF's length", "HF's log", "HF's evaluation"
 
 ANOTHER = "another bar"
-FIRST = frozenset("TEe{0123456789|[-SsIiBbL")  # the characters with which a line of some row can start
+FIRST = frozenset("TtEe{0123456789|[-SsIiBbL")  # the characters with which a line of some row can start
 
 TABLE = (
     OutputFormat(
@@ -174,7 +174,7 @@ TABLE = (
         rf"Iter(?:\(train\))?{_SLASH}{_MM}",
         "05/01 10:00:00 - mmengine - INFO - Iter(train) [   50/160000]  base_lr: 9.9972e-03 lr: 9.9972e-03  "
         "eta: 14:20:31  time: 0.3229  data_time: 0.0071  memory: 8462  loss: 2.2144  decode.acc_seg: 23.1",
-        lasts=True,
+        n_is_total=True,
     ),
     OutputFormat(
         "detectron2",
@@ -216,13 +216,13 @@ TABLE = (
         "scikit-learn's boosting by histograms",
         r"\[(?P<i>[0-9]{1,12})/(?P<n>[0-9]{1,12})\] [0-9]+ trees?, [0-9]+ leaves [^\[\]]{0,200}, in [0-9.]{1,12}s",
         "[20/100] 1 tree, 31 leaves (31 on avg), max depth = 8, train loss: 0.42, val loss: 0.45, in 0.010s",
-        lasts=True,
+        n_is_total=True,
     ),
     OutputFormat(
         "scikit-learn's forest",
         r"building tree (?P<i>[0-9]{1,12}) of (?P<n>[0-9]{1,12})",
         "building tree 20 of 100",
-        lasts=True,
+        n_is_total=True,
     ),
     OutputFormat(
         "scikit-learn's boosting",
@@ -238,7 +238,7 @@ TABLE = (
         "a step of so many",
         rf"(?:[Tt]rain(?:ing)? )?(?:[Ss]tep|[Ii]ter|[Ii]teration|[Bb]atch):?{_SLASH}(?:{_SPACED}|[\s.,:|;-]*)",
         "step 9/20",
-        lasts=True,
+        n_is_total=True,
     ),
     OutputFormat(
         "a step",
@@ -421,8 +421,8 @@ class FormatMatcher:
         before.i = i
         if self._open is not None:
             before.anew = self._open[0] - 1
-        total = self._epochs * n if self._epochs else n if row.lasts and not before.anew else None
-        open_end = total is None and row.lasts
+        total = self._epochs * n if self._epochs else n if row.n_is_total and not before.anew else None
+        open_end = total is None and row.n_is_total
         return ProgressLine(row.name, before.done, total, values=values, weak=True, open_end=open_end)
 
     def _hugging_face(self, row: OutputFormat, match: re.Match[str]) -> ProgressLine:

@@ -5,9 +5,9 @@ iterations replaces one that may restart; once a hook has reported, no counter p
 speed or lost work; a printed configuration is not progress; impossible numbers (NaN, 1e300, a negative step) are
 dropped field by field. Pure: no clock, no files.
 
-Called by `service.py` and `reshape/recording.py`; understands plain `key=value` lines, JSON lines, the common training
-outputs (`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report). Times are CLOCK_BOOTTIME
-seconds. A line's own time (`time=…`) takes precedence over the time at which it arrived.
+Called by `service.py` and `reshape_papers/recordings/recording.py`; understands plain `key=value` lines, JSON lines,
+the common training outputs (`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report). Times are
+CLOCK_BOOTTIME seconds. A line's own time (`time=…`) takes precedence over the time at which it arrived.
 """
 
 from __future__ import annotations

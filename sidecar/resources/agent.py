@@ -7,6 +7,7 @@ Called by `reshape agent`, one per node; `reshape/services/local_gpus.py` uses i
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import os
@@ -24,11 +25,13 @@ from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeJobs, NodeReply, Nod
 from sidecar.resources.gpu_health import XidWatch
 from sidecar.resources.gpus import DeviceInfo, NvmlProbe, list_gpus, short_type
 from sidecar.resources.host import HostUsage
+from sidecar.resources.pod_resources import PodResourcesError, gpu_holders
 
 EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
 EMULATED_MEMORY = 16 * 2**30
 FILE = "gpus"  # in the folder of emulated inventories
 TIMEOUT_S = 5.0
+LOOK_S = 1.0  # between two looks at which pods hold the GPUs
 ANSWER_MAX = 65_536
 
 log = logging.getLogger(__name__)
@@ -78,9 +81,23 @@ def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
 
 
 class NodeAgent:
-    """Reports for one node. `folder`: holds emulated inventories, reread for each report."""
+    """Reports for one node."""
 
-    def __init__(self, node: str, coordinator: str, key: bytes, heartbeat_s: float, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        coordinator: str,
+        key: bytes,
+        heartbeat_s: float,
+        folder: Path | None = None,
+        pod_resources: Path | None = None,
+        permits: str = "",
+    ) -> None:
+        """`folder`: holds emulated inventories, reread for each report.
+
+        `pod_resources`: the kubelet's socket, of a node whose GPUs are reserved by pods. `permits`: where the
+        coordinator says which GPUs a pod may open; empty: this node offers no seats.
+        """
         address = urlsplit(coordinator)
         if address.scheme != "http" or not address.hostname:
             raise AgentError(
@@ -89,6 +106,9 @@ class NodeAgent:
         self._host, self._port = address.hostname, address.port
         self._prefix, self._path = address.path.rstrip("/"), f"/v1/nodes/{quote(node, safe='')}"
         self._node, self._key, self._heartbeat_s, self._folder = node, key, heartbeat_s, folder
+        self._pod_resources = pod_resources
+        self._permits = permits
+        self._holders: dict[str, str] | None = None  # as last reported
         self._nvml, self._use = NvmlInventory(), HostUsage()
         self._jobs: NodeJobs | None = None  # of this node, by the last reply
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -106,7 +126,18 @@ class NodeAgent:
             if trouble != told:
                 log.warning("%s", trouble or "the coordinator answers again")
                 told = trouble
-            end.wait(self._heartbeat_s)
+            self._wait(end)
+
+    def _wait(self, end: threading.Event) -> None:
+        """Wait for the next heartbeat, or until another pod holds a GPU: somebody waits for that news."""
+        left_s = self._heartbeat_s
+        while left_s > 0 and not end.wait(min(left_s, LOOK_S)):
+            left_s -= LOOK_S
+            if self._pod_resources is None or self._holders is None:
+                continue
+            with contextlib.suppress(PodResourcesError):  # the next report says so
+                if gpu_holders(self._pod_resources) != self._holders:
+                    return
 
     def report(self) -> NodeReply:
         """Report once; return the reply. Raises `AgentError` on failure."""
@@ -120,6 +151,7 @@ class NodeAgent:
             cpu_use=self._use.cpu(),
             memory_use=self._use.memory(),
             jobs=self._jobs,
+            permits=self._permits,
         )
         status, answer, signature = self._post(msgspec.json.encode(report))
         if status != 200:
@@ -138,7 +170,14 @@ class NodeAgent:
                 given = emulated_gpus((self._folder / FILE).read_text().splitlines(), self._node)
             except (OSError, UnicodeDecodeError) as error:
                 raise AgentError(f"the emulated GPUs in {self._folder / FILE} cannot be read: {error}") from None
-        return self._nvml() if given is None else given
+        found = self._nvml() if given is None else given
+        if self._pod_resources is None:
+            return found
+        try:
+            self._holders = holders = gpu_holders(self._pod_resources)
+        except PodResourcesError as error:
+            raise AgentError(str(error)) from None
+        return [msgspec.structs.replace(gpu, holder=holders.get(gpu.gpu_id, "")) for gpu in found]
 
     def _post(self, body: bytes) -> tuple[int, bytes, str]:
         headers = {

@@ -13,7 +13,16 @@ import shutil
 import sys
 from pathlib import Path
 
-SHIM = ("container.py", "kept_output.py", "leftovers.py", "warm.py", "memory.py", "source_watch.py", "shim.py")
+SHIM = (
+    "container.py",
+    "disk_writes.py",
+    "kept_output.py",
+    "leftovers.py",
+    "warm.py",
+    "memory.py",
+    "source_watch.py",
+    "shim.py",
+)
 LAUNCH = "launch.json"
 HOOKS = "reshape_hooks"
 CHECKPOINTS = "checkpoints"
