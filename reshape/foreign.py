@@ -15,8 +15,6 @@ from pathlib import Path
 import click
 
 SERVICES = ("adaptive_scheduler", "coordinator", "launcher", "sidecar", "simulator")
-SIMULATION = ("experiments",)  # left out of images
-IN_IMAGES = "container images leave it out; install volcano-reshape on your machine (README.md) and simulate there"
 OWN = "volcano-reshape"
 ALONE = "install volcano-reshape into an environment of its own"
 
@@ -28,18 +26,12 @@ def check(names: Sequence[str] = SERVICES, home: Path | None = None) -> None:
         raise click.ClickException(why)
 
 
-def check_simulation() -> None:
-    """Raise as `check` does, for the packages that `reshape simulate` and `reshape paper` import."""
-    check((*SERVICES, *SIMULATION))
-
-
 def _hidden(names: Sequence[str], home: Path) -> Iterator[str]:
     """A sentence for each name under which Python finds nothing, or something elsewhere."""
     for name in names:
         spec = find_spec(name)
         if spec is None:
-            mend = IN_IMAGES if name in SIMULATION else "install volcano-reshape again"
-            yield f"The package {name} is missing in {home}: {mend}."
+            yield f"The package {name} is missing in {home}: install volcano-reshape again."
             continue
         places = [Path(place).resolve() for place in spec.submodule_search_locations or [spec.origin or name]]
         if home / name not in places[:1]:

@@ -128,8 +128,8 @@ class Comparison:
             return "It ended before it could be stopped: rehearse it with more epochs."
         times = f"{self.stops} time{'s' * (self.stops != 1)}"
         if not self.differences:
-            return f"Stopped {times}, it leaves the same files, rows and printed lines as undisturbed."
-        head = f"Stopped {times}, it does not end as undisturbed (docs/how-to/files.md):"
+            return f"Stopped {times}, it leaves the same files, rows and printed lines as an undisturbed run."
+        head = f"Stopped {times}, it does not end as an undisturbed run does (docs/how-to/files.md):"
         return "\n".join([head, *(f"{one.kind}: {one.sentence}" for one in self.differences)])
 
 
@@ -290,9 +290,10 @@ class _Run:
                 raise RehearsalFailed(f"The training does not start again after a stop: {view['held']}.")
             if view["state"] in ENDED or (view["problems"] and not view["launch"]):
                 if view["state"] == "completed":
-                    raise Completed("The training was completed before its rehearsal was over.")
+                    raise Completed("The training completed before its rehearsal was over.")
                 why = "; ".join(view["problems"]) or view["message"] or view["state"]
-                raise RehearsalFailed(f"The training is {view['state']} before its rehearsal was over: {why}.")
+                outcome = "was cancelled" if view["state"] == "cancelled" else "failed"
+                raise RehearsalFailed(f"The training {outcome} before its rehearsal was over: {why}.")
             if view["state"] == "submitted" and view["message"] not in ("", self._said):
                 self._said = str(view["message"])
                 self._tell(self._said)

@@ -72,7 +72,7 @@ def _is_suspended(job: Job) -> bool:
 
 
 def _cancelled(job: dict[str, Any]) -> str:
-    ended = f"had ended already: it is {job['state']}" if job["finish_ts"] else "is being cancelled"
+    ended = f"has already ended: {job['state']}" if job["finish_ts"] else "is being cancelled"
     return f"Job {job['job_id']} {ended}."
 
 
@@ -84,17 +84,30 @@ def _cancelled(job: dict[str, Any]) -> str:
 @printing
 @click.pass_obj
 def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, force: bool) -> None:
-    """Change the GPU count of a running job."""
+    """Change the GPU count of a job, or the one on which a waiting job starts."""
     if (count is None) != auto:
         raise click.UsageError("Give either --gpus N or --auto.")
     client = settings.client()
-    outcome = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
 
     def reshape_one(name: str) -> None:
         answer = {"decision_id": client.reshape(name, count, force)}
-        print_out(settings, answer, lambda _: f"Job {name} {outcome}; `reshape explain {name}` shows the result.")
+        outcome = _resized(client.job(name), count) if settings.output == "table" else ""
+        print_out(settings, answer, lambda _: f"{outcome}; `reshape explain {name}` shows the result.")
 
     with_job_id(client, job_id, reshape_one)
+
+
+def _resized(job: Job, count: int | None) -> str:
+    """Return what a new GPU count means to a job as it is now; None lets the scheduler choose the count."""
+    name = job["job_id"]
+    waits = job["state"] == "submitted"
+    if count is None:
+        return f"The scheduler chooses on how many GPUs {name} starts" if waits else f"The scheduler sizes {name} again"
+    gpus = f"{count} GPU{'s' * (count != 1)}"
+    if waits:
+        room = "it is" if count == 1 else "they are"
+        return f"{name} starts on {gpus} once {'it is resumed' if job.get('suspended') else f'{room} free'}"
+    return f"{name} keeps its {gpus}" if job["num_gpus"] == count else f"Resizing {name} to {gpus}"
 
 
 @click.command()
@@ -136,13 +149,54 @@ def resume(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
     return _for_each(client, job_ids, every, _is_suspended, resume_one)
 
 
-@click.command()
-@_NODE
+@click.command(context_settings={"ignore_unknown_options": True})
+@JOB_ID
+@click.argument("number", metavar="N", type=int)
 @printing
 @click.pass_obj
-def drain(settings: CliSettings, node: str) -> None:
-    """Start nothing new on a node, and let its jobs leave where they can."""
-    print_out(settings, settings.client().drain(node), _drained)
+def priority(settings: CliSettings, job_id: str, number: int) -> None:
+    """Change the order of a job among those of its owner: the highest N goes first."""
+    client = settings.client()
+
+    def set_one(name: str) -> None:
+        answer = {"decision_id": client.set_priority(name, number)}
+        print_out(settings, answer, lambda _: f"Job {name} has priority {number} among the jobs of its owner.")
+
+    with_job_id(client, job_id, set_one)
+
+
+@click.command()
+@_NODE
+@click.option("--at", metavar="TIME", help="Begin at 22:00, 2026-05-31T22:00, or in a span such as 4h.  [default: now]")
+@click.option("--until", metavar="TIME", help="Until then, likewise.  [default: until `reshape undrain`]")
+@printing
+@click.pass_obj
+def drain(settings: CliSettings, node: str, at: str | None, until: str | None) -> None:
+    """Start nothing new on a node, and let its jobs leave where they can.
+
+    With --at or --until for a time: by then its jobs have moved, or saved and wait, and no job that could not leave in
+    time starts there.
+    """
+    import time
+
+    from reshape.cli.reserve_verbs import moment
+
+    now = time.time()
+    begins = None if at is None else moment("--at", at, now)
+    ends = None if until is None else moment("--until", until, now, begins)
+    answer = settings.client().drain(node, begins, ends)
+    print_out(settings, answer, _drained if begins is None and ends is None else _plan_drain)
+
+
+def _plan_drain(answer: dict[str, Any]) -> str:
+    from reshape.cli.reserve_verbs import shown
+    from reshape.output.tables import plain
+
+    window = answer["window"]
+    node = plain(answer["node"])
+    lines = [f"Node {node} is drained from {shown(window['from'])} until {shown(window['until'])}."]
+    lines += [f"Job {plain(str(job['job_id']))} {plain(job['stays'])}." for job in answer["jobs"] if job["stays"]]
+    return "\n".join([*lines, f"`reshape unreserve {window['reservation_id']}` cancels that."])
 
 
 def _drained(answer: dict[str, Any]) -> str:
@@ -152,7 +206,7 @@ def _drained(answer: dict[str, Any]) -> str:
     leave = [plain(str(job["job_id"])) for job in jobs if not job["stays"]]
     lines = [f"Node {node} takes no new work until `reshape undrain {node}`."]
     if leave:
-        lines.append(f"Moved or shrunk away as soon as there is room: {', '.join(leave)}; see `reshape jobs`.")
+        lines.append(f"Will move or shrink away as soon as there is room: {', '.join(leave)}; see `reshape jobs`.")
     lines += [f"Job {plain(str(job['job_id']))} {plain(job['stays'])}." for job in jobs if job["stays"]]
     return "\n".join(lines if jobs else [*lines, "Nothing runs there."])
 

@@ -82,6 +82,35 @@ def coordinator(**options: Any) -> int | None:
     envvar="RESHAPE_METRICS_PORT",
     help="Serve /metrics for Prometheus on this port.  [env: RESHAPE_METRICS_PORT]",
 )
+@click.option(
+    "--pod-resources",
+    metavar="SOCKET",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="RESHAPE_POD_RESOURCES",
+    help="The kubelet's PodResources socket: GPUs of this node are used only while pods of ours hold them (mode "
+    "`pool`).  [env: RESHAPE_POD_RESOURCES]",
+)
+@click.option(
+    "--seats",
+    type=click.Choice(["files", "cdi"]),
+    envvar="RESHAPE_SEATS",
+    help="Offer seats, by which pods see all GPUs of this node and open only their own: by the GPUs' device files and "
+    "NVIDIA_VISIBLE_DEVICES, or by the CDI device nvidia.com/gpu=all.  [env: RESHAPE_SEATS]",
+)
+@click.option(
+    "--machine",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="RESHAPE_MACHINE",
+    help="Folders of this machine, for seats: device-plugins, pod-resources and pod-logs of the kubelet, and cgroup.  "
+    "[env: RESHAPE_MACHINE]",
+)
+@click.option(
+    "--pod-ip",
+    metavar="ADDRESS",
+    envvar="RESHAPE_POD_IP",
+    help="Address of this pod, for seats.  [env: RESHAPE_POD_IP]",
+)
 def agent(**options: Any) -> int | None:
     """Run the node agent, which reports the GPUs of this node."""
     from reshape import foreign
@@ -134,14 +163,19 @@ def builder() -> int:
     metavar="HOST:PORT",
     help="Also make the Secret reshape-store, with user and password for the MongoDB at this address.",
 )
+@click.option(
+    "--keep-certificate",
+    is_flag=True,
+    help="Trust the certificate in the Secret reshape-webhook-tls, which others made, and make none.",
+)
 @click.pass_obj
-def setup(settings: CliSettings, mongodb: str | None) -> None:
+def setup(settings: CliSettings, mongodb: str | None, keep_certificate: bool) -> None:
     """Create the keys and the certificate of a cluster; keeps existing ones."""
     from coordinator.adapters.clock import SystemClock
     from launcher.admission.setup import set_up
     from launcher.cluster.api import KubernetesApi
 
-    for sentence in set_up(KubernetesApi(context=settings.context), SystemClock().wall(), mongodb):
+    for sentence in set_up(KubernetesApi(context=settings.context), SystemClock().wall(), mongodb, keep_certificate):
         click.echo(sentence)
 
 

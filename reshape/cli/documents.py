@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coordinator.errors import Rejected
+from coordinator.unique_names import refuse_repeated_names, unique_names
 
 if TYPE_CHECKING:
     from launcher.containerize import Image
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 CODE = "/code"  # where playbooks/training.Containerfile puts it
 MISSING = {
     "name": "the image has no name: write `image` into the job document, such as registry.example/me/train, or --name",
-    "base": "it is not said what to build on: write `base` into the job document, such as python:3.11-slim, or --base",
-    "code": "it is not said what to run: write the folder with the training into the job document as `code`, or --code",
+    "base": "no base image is given: write `base` into the job document, such as python:3.11-slim, or --base",
+    "code": "nothing to run is given: write the folder of the training into the job document as `code`, or --code",
 }
 
 
@@ -132,6 +133,7 @@ def _values(text: str) -> list[Any]:
     except ImportError:
         raise click.ClickException(f"{why} To read YAML, install PyYAML.") from None
     try:
+        refuse_repeated_names(text)
         found = [value for value in yaml.safe_load_all(text) if value is not None]
     except RecursionError:
         raise click.ClickException(TOO_DEEP) from None
@@ -156,8 +158,10 @@ def _holds_too_many(value: Any) -> bool:
 
 
 def _json_values(text: str) -> list[Any]:
-    """JSON values one after the other (also JSON lines); ValueError if anything else stands there."""
-    decoder, values, rest = json.JSONDecoder(), [], text.strip()
+    """Return JSON values one after the other (also JSON lines); ValueError if anything else stands there."""
+    decoder = json.JSONDecoder(object_pairs_hook=unique_names)
+    values = []
+    rest = text.strip()
     while rest:
         value, end = decoder.raw_decode(rest)
         values.append(value)

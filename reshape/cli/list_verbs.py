@@ -42,7 +42,7 @@ ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline"
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeat for several.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--node", help="Only jobs on this node.")
-@click.option("--owner", help="Only jobs that this user has submitted.")
+@click.option("--owner", help="Only jobs submitted by this user.")
 @click.option("-w", "--watch", is_flag=True, help="Show the list as it changes, until Ctrl-C.")
 @printing
 @click.pass_obj
@@ -81,9 +81,9 @@ def _listed(client: Client, ended: bool, columns: int | None, conditions: dict[s
     from reshape.output import job_table
 
     rows = _chosen(client, ended, conditions)
-    none = "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
+    none = "No jobs." if ended else "No job is waiting or running, and none ended within a day; -a lists older ones."
     if any(value for name, value in conditions.items() if name != "order"):
-        none = "No job meets all these conditions; `reshape jobs -a` lists all."
+        none = "No job matches all these filters; `reshape jobs -a` lists all."
     return job_table.table(rows, time.time(), columns, coloured()), "" if rows else none
 
 

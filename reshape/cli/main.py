@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, suspend, undrain
+from reshape.cli.change_verbs import cancel, drain, priority, rerun, reshape, resume, rm, suspend, undrain
 from reshape.cli.cluster_verbs import agent, builder, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
+from reshape.cli.papers_verbs import GroupWithPapers, PapersVerb
 from reshape.cli.rehearse_verb import rehearse
+from reshape.cli.reserve_verbs import reservations, reserve, unreserve
 from reshape.cli.run_verb import run_here
 from reshape.cli.share_verbs import shares, usage
-from reshape.cli.simulation.record_verb import record
-from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_if
 from reshape.cli.slaml_verbs import slamls
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.cli.token_verbs import token
+from reshape.cli.volcano_verbs import volcano
+from reshape.cli.what_if_verbs import replay, what_if
 from reshape.output.terminal import (
     INTERRUPTED,
     JOB_ID,
@@ -34,7 +36,6 @@ from reshape.output.terminal import (
     POLICY_NAMES,
     CliSettings,
     ClusterDoor,
-    Group,
     as_inventory,
     failed,
     print_out,
@@ -62,7 +63,7 @@ def run(arguments: list[str], cluster: ClusterDoor | None = None, called: str = 
     """Run one command line; returns the exit code. Never a traceback for what a user can cause."""
     try:
         if odd := next((one for one in arguments if not _is_text(one)), None):
-            raise click.UsageError(f"The argument {odd!a} is no text in UTF-8.")
+            raise click.UsageError(f"The argument {odd!a} is not valid UTF-8.")
         code = cli.main(arguments, prog_name=called, standalone_mode=False, obj=cluster)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -98,7 +99,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     ctx.exit()
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=GroupWithPapers, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
@@ -175,7 +176,7 @@ def up(ctx: click.Context, /, detach: bool, **options: Any) -> int | None:
 
 
 @cli.command()
-@click.option("--cancel-all", is_flag=True, help="Cancel all jobs first, so that nothing trains on.")
+@click.option("--cancel-all", is_flag=True, help="Cancel all jobs first, so that nothing keeps training.")
 @click.pass_obj
 def down(settings: CliSettings, cancel_all: bool) -> int:
     """Stop the `reshape up` of this state folder; running jobs keep training.
@@ -311,8 +312,9 @@ def dashboard(settings: CliSettings) -> None:
 
     if settings.cluster is not None:
         raise click.UsageError(
-            "The way that `kubectl reshape` opens ends with it. Run `kubectl -n reshape-system port-forward "
-            "service/reshape-coordinator 8080`, and `reshape dashboard` with RESHAPE_URL and RESHAPE_TOKEN beside it."
+            "`kubectl reshape` closes its connection as it ends, so a browser cannot use it. Run `kubectl -n "
+            "reshape-system port-forward service/reshape-coordinator 8080`, then `reshape dashboard` with RESHAPE_URL "
+            "and RESHAPE_TOKEN."
         )
     link = settings.client().login_link()
     hint = forwarding_hint(link, os.environ)
@@ -356,26 +358,33 @@ for verb in (
 ):
     cli.add_command(verb)
 cli.add_command(reshape, "scale")
+cli.add_command(resume, "release")
+cli.add_command(priority)
+cli.add_command(reserve)
+cli.add_command(reservations)
+cli.add_command(unreserve)
 cli.add_command(submit)
 cli.add_command(run_here)
 cli.add_command(slamls)
 cli.add_command(shares)
 cli.add_command(usage)
 cli.add_command(rehearse)
-cli.add_command(record)
 cli.add_command(what_if)
 cli.add_command(replay)
-cli.add_command(simulate)
-cli.add_command(paper)
 cli.add_command(coordinator)
 cli.add_command(launcher)
 cli.add_command(builder)
 cli.add_command(agent)
 cli.add_command(setup)
+cli.add_command(volcano)
 cli.add_command(doctor)
 cli.add_command(containerize)
 cli.add_command(store)
 cli.add_command(token)
+
+PAPERS = ("simulate", "paper", "record")
+for name in PAPERS:
+    cli.add_command(PapersVerb(name))
 
 cli.sections = {
     "Your jobs": (
@@ -388,8 +397,9 @@ cli.sections = {
         "events",
         "cancel",
         "suspend",
-        "resume",
+        "resume, release",
         "reshape, scale",
+        "priority",
         "rerun",
         "rm",
         "slamls",
@@ -402,6 +412,9 @@ cli.sections = {
         "nodes",
         "drain",
         "undrain",
+        "reserve",
+        "reservations",
+        "unreserve",
         "shares",
         "usage",
         "policy",
@@ -411,8 +424,8 @@ cli.sections = {
         "profile",
     ),
     "This machine": ("up", "down", "doctor", "store", "token", "demo", "completion"),
-    "A cluster": ("setup", "containerize", "coordinator", "launcher", "builder", "agent"),
-    "Science": ("simulate", "paper", "record"),
+    "A cluster": ("setup", "volcano", "containerize", "coordinator", "launcher", "builder", "agent"),
+    "Science": PAPERS,
 }
 
 
@@ -437,34 +450,7 @@ def import_(settings: CliSettings, table: str, source: Any) -> None:
     print_out(settings, answer, lambda a: f"{a['imported']} row{'s' * (a['imported'] != 1)} imported into {table}.")
 
 
-@profile.command("import-trace")
-@click.argument("trace", metavar="FORMAT")
-@click.option(
-    "--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True, envvar="RESHAPE_DATA",
-    help="Folder of the trace.  [env: RESHAPE_DATA]",
-)  # fmt: skip
-@click.option(
-    "--jobs", "count", type=click.IntRange(1), default=5_000, show_default=True, metavar="N",
-    help="Import at most N jobs, evenly over the trace.",
-)  # fmt: skip
-@NODES
-@printing
-@click.pass_obj
-def import_trace(settings: CliSettings, trace: str, data: Path, count: int, nodes: tuple[str, ...]) -> None:
-    """Import how long the jobs of a trace took, such as Google's, as observations that deadlines are judged by.
-
-    FORMAT and its folder are those of `reshape simulate --trace`; `google` takes the largest machine from --node.
-    """
-    from reshape import foreign
-
-    foreign.check_simulation()
-    from reshape.cli.simulation import trace_rows
-
-    rows, jobs = trace_rows.read(trace, data, count, nodes)
-    client = settings.client()
-    pieces = [rows[at : at + trace_rows.PIECE] for at in range(0, len(rows), trace_rows.PIECE)]
-    answer = {"imported": sum(client.import_profiles("observations", piece) for piece in pieces), "jobs": jobs}
-    print_out(settings, answer, lambda a: f"{a['imported']:,} of {a['jobs']:,} jobs imported into observations.")
+profile.add_command(PapersVerb("import-trace"))
 
 
 @profile.command()

@@ -74,7 +74,7 @@ def _rehearse(
         complain(str(fault))
         return REFUSED
     except KeyboardInterrupt:
-        complain(f"The rehearsal was ended early, and {job} is cancelled.")
+        complain(f"The rehearsal ended early; {job} is cancelled.")
         return INTERRUPTED
     print_out(settings, asdict(found) | {"verdict": found.verdict}, lambda _: as_table(found))
     return REFUSED if found.lost else 0

@@ -17,12 +17,12 @@ WAIT_S = 0.3  # between two looks whether GPUs are granted
 
 
 @click.command("run")
-@click.option("-i", "--interactive", is_flag=True, hidden=True, help="Always so; taken for who is used to it.")
-@click.option("-t", "--tty", is_flag=True, hidden=True, help="Always so; taken for who is used to it.")
+@click.option("-i", "--interactive", is_flag=True, hidden=True, help="Always on; accepted for those used to it.")
+@click.option("-t", "--tty", is_flag=True, hidden=True, help="Always on; accepted for those used to it.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option(
-    "--time-limit", metavar="TIME", default="8h", show_default=True, help="When it is ended, such as 30m or 8h."
+    "--time-limit", metavar="TIME", default="8h", show_default=True, help="How long it may run, such as 30m or 8h."
 )
 @click.option("--name", help="The job's id.  [default: run-1, run-2, …]")
 @click.argument("command", nargs=-1, required=True)
@@ -54,9 +54,9 @@ def run_here(settings: CliSettings, /, command: tuple[str, ...], gpus: int, name
     except interactive.NotGranted as why:
         raise click.ClickException(str(why)) from None
     except FileNotFoundError:
-        raise click.ClickException(f"There is no program {command[0]}.") from None
+        raise click.ClickException(f"There is no program {command[0]}; is it on PATH?") from None
     except KeyboardInterrupt:
-        complain("Not waited for any longer; the job is cancelled.")
+        complain("Stopped waiting; the job is cancelled.")
         return INTERRUPTED
 
 
@@ -69,6 +69,6 @@ def _run(held: Any, command: tuple[str, ...]) -> int:
             told = True
         time.sleep(WAIT_S)
     complain(f"Job {name} holds {gpus}; it ends with this command.")
-    over = f"Job {name} ends: its time is over, or it was cancelled. The command is told to end."
+    over = f"Job {name} is ending: it reached its time limit, or was cancelled. The command was told to stop."
     code: int = held.run(command, gpus, lambda: complain(over))
     return code if code >= 0 else 128 - code

@@ -14,6 +14,7 @@ from reshape.output.terminal import CliSettings, print_out, printing, tell_troub
 
 QUEUES = ("QUEUE", "WEIGHT", "GUARANTEED", "LIMIT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "WAITS")
 USERS = ("QUEUE", "USER", "WEIGHT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "CREDIT", "WAITS")
+BUDGETS = ("BUDGET", "OF", "PER", "GPU-HOURS", "USED", "LEFT")
 ACCOUNTS = {
     "gpu_hours": "GPU-HOURS",
     "own_gpu_hours": "OWN",
@@ -36,6 +37,7 @@ def shares(ctx: click.Context) -> None:
 
     ENTITLED: GPUs that it gets back from others. WANTED: that its jobs could have. USED: GPU-hours, each of which
     counts half after a day. CREDIT: above 0 for who has used less than the share. WAITS: longest wait of its jobs now.
+    FROM, on a cluster: what says which rights a queue has.
     """
     settings: CliSettings = ctx.obj
     if ctx.invoked_subcommand is None:
@@ -50,23 +52,48 @@ def shares(ctx: click.Context) -> None:
 @click.pass_obj
 def set_shares(settings: CliSettings, file: Any) -> None:
     """Let FILE be the shares from now on, as if it had been written over `shares.yaml`; `-` reads standard input."""
-    _show(settings, settings.client().set_shares(file.read()))
+    view = settings.client().set_shares(file.read())
+    print_out(settings, view, lambda _: "The shares are set, from the next decision on; `reshape shares` shows them.")
 
 
 def _show(settings: CliSettings, view: dict[str, Any]) -> None:
-    print_out(settings, view, _tables)
-    if view["problem"] and settings.output == "table":
-        click.echo(view["problem"], err=True)
+    print_out(settings, view, _share_tables)
+    if settings.output == "table":
+        if view["problem"]:
+            click.echo(view["problem"], err=True)
+        _warn_of_budgets(view)
 
 
-def _tables(view: dict[str, Any]) -> str:
+def _warn_of_budgets(view: dict[str, Any]) -> None:
+    for one in view["budgets"]:
+        if one["state"] != "ok":
+            click.echo(f"{one['sentence'][:1].upper()}{one['sentence'][1:]}", err=True)
+
+
+def _budget_rows(view: dict[str, Any]) -> list[str]:
+    """Return a table of the budgets, if there are any."""
     from reshape.output.tables import table
+
+    rows = [
+        [
+            one["kind"],
+            one["name"],
+            one["per"],
+            *_cells(one["gpu_hours"], one["used_gpu_hours"], max(0.0, one["gpu_hours"] - one["used_gpu_hours"])),
+        ]
+        for one in view["budgets"]
+    ]
+    return [table(BUDGETS, rows)] if rows else []
+
+
+def _share_tables(view: dict[str, Any]) -> str:
+    from reshape.output.tables import NONE, table
 
     queues = [
         [
             one["queue"],
             f"{one['weight']:g}",
-            str(one["guaranteed"]),
+            _guarantee(one),
             *_cells(one["limit"], one["entitled"], one["held"], one["borrowed"], one["demand"], one["used_gpu_hours"]),
             _wait(one),
         ]
@@ -83,8 +110,17 @@ def _tables(view: dict[str, Any]) -> str:
         ]
         for one in view["users"]
     ]
-    parts = [table(QUEUES, queues)]
+    head: tuple[str, ...] = QUEUES
+    if any(one["from"] == "Volcano" for one in view["queues"]):
+        head = (*QUEUES, "FROM")
+        queues = [[*cells, one["from"] or NONE] for cells, one in zip(queues, view["queues"], strict=True)]
+    parts = [table(head, queues)]
     return "\n\n".join([*parts, table(USERS, users)] if users else parts)
+
+
+def _guarantee(queue: dict[str, Any]) -> str:
+    by_type = [f"{count}x{gpu_type}" for gpu_type, count in queue.get("guaranteed_types", {}).items()]
+    return ",".join(by_type) or str(queue["guaranteed"])
 
 
 def _cells(*values: float | None) -> list[str]:
@@ -123,13 +159,16 @@ def usage(settings: CliSettings, by: str, since: float, as_csv: bool) -> None:
     """Show who has used how many GPU-hours.
 
     OWN: within what its owner was entitled to; BORROWED: beyond that. LENT: of a queue's guarantee, what others had
-    meanwhile. RECLAIMED: GPUs that were taken by right of others, by SHRINKS and SUSPENSIONS.
+    meanwhile. RECLAIMED: GPUs that were taken by right of others, by SHRINKS and SUSPENSIONS. Budgets, if there are
+    any, are those of the present week or month.
     """
     rows = _added(settings.client().usage(since), BY[by])
     if as_csv:
         click.echo(_csv(rows, BY[by]), nl=False)
         return
-    print_out(settings, rows, lambda found: _accounts(found, BY[by]))
+    shares_now = settings.client().shares() if settings.output == "table" else {"budgets": []}
+    print_out(settings, rows, lambda found: "\n\n".join([_accounts(found, BY[by]), *_budget_rows(shares_now)]))
+    _warn_of_budgets(shares_now)
 
 
 def _added(rows: list[dict[str, Any]], fields: tuple[str, ...]) -> list[dict[str, Any]]:

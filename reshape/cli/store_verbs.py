@@ -91,7 +91,7 @@ def export(settings: CliSettings, file: Path, url: str | None) -> None:
 
 @store.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Even if the store holds jobs: all that is in it goes.")
+@click.option("--force", is_flag=True, help="Replace all that a store holds, even jobs.")
 @STORE
 @click.pass_obj
 def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> None:
@@ -193,7 +193,7 @@ def _check_ordinary(file: Path) -> None:
     from coordinator.errors import Rejected
 
     if file.exists() and not file.is_file():
-        raise Rejected(f"{file} is no ordinary file: name another one.")
+        raise Rejected(f"{file} is not a regular file: name another one.")
 
 
 def _url(settings: CliSettings, url: str | None) -> str:
@@ -236,9 +236,8 @@ def _compact(url: str) -> Removed:
     opened = open_store(url)
     try:
         clock = SystemClock()
-        removed = retention.prune(
-            opened, keep, clock.wall(), ages=retention.ClockWatch(clock, opened, boot_id()).steady()
-        )
+        watch = retention.ClockWatch(clock, opened, boot_id())
+        removed = retention.prune(opened, keep, clock.wall(), watch.steady(), watch.doubted())
         opened.compact()
         return removed
     finally:

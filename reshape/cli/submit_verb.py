@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reshape.client import Client
 
 MOST = 64  # counts of a range
+OUTCOMES = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 KEEPS = "it keeps what it starts with until it has shown that it resumes"
 
 
@@ -35,7 +36,9 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
             return list(range(first, last + 1))
     elif re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
         return sorted({int(n) for n in text.split(",")})
-    raise click.BadParameter(f"{text!r} is no GPU count: write one, such as 2, or those it can run on: 1,2,4 or 1-4.")
+    raise click.BadParameter(
+        f"{text!r} is not a GPU count: write one, such as 2, or all that it can run on, such as 1,2,4 or 1-4."
+    )
 
 
 def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str] | None:
@@ -44,7 +47,7 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise click.BadParameter(f"{text!r} sets no variable: write NAME=VALUE, such as LEARNING_RATE=0.1.")
+            raise click.BadParameter(f"{text!r} does not set a variable: write NAME=VALUE, such as LEARNING_RATE=0.1.")
         found[name] = value
     return found or None
 
@@ -70,18 +73,29 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 @click.option(
     "--time-limit", metavar="TIME", help="How long it may train, such as 90s, 15m or 2h; then it saves and ends."
 )
-@click.option("--notify", metavar="URL", help="Webhook that is told of its end and its missed deadline.")
+@click.option(
+    "--notify",
+    metavar="URL",
+    help="Webhook to call when it ends or misses its deadline.  [env: RESHAPE_NOTIFY_ME]",
+)
 @click.option("--queue", help="Its queue of shares.yaml; on a cluster of Volcano.")
 @click.option("--priority", type=int, metavar="N", help="Of your own jobs the highest goes first.  [default: 0]")
 @click.option(
+    "--weight",
+    type=float,
+    metavar="W",
+    help="How often its completion time counts in plans, against your other jobs.  [default: 1]",
+)
+@click.option(
     "--preemption",
     type=click.Choice(["any", "shrink", "never"]),
-    help="What may be taken of it for the right of another user: all (it waits then), all but its smallest count, "
+    help="What users with a right to GPUs may reclaim: all of it (it then waits), all but its smallest count, or "
     "nothing.  [default: any]",
 )
+@click.option("--hold", is_flag=True, help="Let it wait until `reshape release`, without a claim to any GPU.")
 @click.option("--gpu-type", help="The only GPU type that it may run on.")
 @click.option("--node", help="The only node that it may run on.")
-@click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")
+@click.option("--after", multiple=True, metavar="ID", help="Start after this job has completed; repeat for several.")
 @click.option(
     "--env", callback=assignments, multiple=True, metavar="NAME=VALUE", help="Set a variable; repeat for several."
 )
@@ -91,7 +105,7 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait for the end of the job, on a terminal with its progress; exit with 0 if it completed, else 1.",
+    help="Wait for the job to end, on a terminal with its progress; exit with 0 if it completed, else 1.",
 )
 @click.option("--follow", is_flag=True, help="Like --wait, and print the job's output.")
 @click.argument("command", nargs=-1)
@@ -148,6 +162,10 @@ def _placed(doc: dict[str, Any], beside: Path) -> dict[str, Any]:
     return documents.with_folders(doc, beside) if slaml else documents.with_full_code(doc, beside)
 
 
+def _says_it_waits(doc: Mapping[str, Any], job_id: str) -> str:
+    return f" It waits until `reshape release {job_id}`." if doc.get("hold") else ""
+
+
 def _submitted(made: dict[str, Any]) -> str:
     if "slaml" not in made:
         return f"Job {made['job_id']} is submitted."
@@ -183,7 +201,7 @@ def _typed(
         _would_be(settings, client, doc, f" on {said}")
         return [], 0
     job = client.submit_as(doc, name(command))
-    print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.")
+    print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.{_says_it_waits(doc, j['job_id'])}")
     if not here and settings.output == "table":
         complain(NOT_SENT)
     return [str(job["job_id"])], 0
@@ -245,12 +263,15 @@ def _ended(client: Client, name: str) -> int:
             show(job)
     refused = not_accepted(job)
     message = "; ".join(job["problems"]) if refused else str(job["message"])
-    state = "not accepted" if refused else str(job["state"])
-    click.echo(plain(f"Job {name} is {state}{'' if message in ('', state) else ': ' + message}."), err=True)
-    return 0 if state == "completed" else REFUSED
+    state = str(job["state"])
+    outcome = "was not accepted" if refused else OUTCOMES.get(state, f"is {state}")
+    click.echo(plain(f"Job {name} {outcome}{'' if message in ('', state) else ': ' + message}."), err=True)
+    return 0 if state == "completed" and not refused else REFUSED
 
 
 def _goes_on(names: Sequence[str]) -> str:
     if len(names) > 1:
-        return "The jobs go on; `reshape jobs` lists them."
-    return f"Job {names[0]} goes on: `reshape logs -f {names[0]}` follows it, `reshape cancel {names[0]}` ends it."
+        return "The jobs keep running; `reshape jobs` lists them."
+    return (
+        f"Job {names[0]} keeps running: `reshape logs -f {names[0]}` follows it, `reshape cancel {names[0]}` ends it."
+    )

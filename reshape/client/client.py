@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from reshape.client import command, job_output
+from reshape.client.cluster_token import cluster_token
 from reshape.client.connection import (
     UNIX,
     Connection,
@@ -52,7 +53,11 @@ class Client:
     """Calls one coordinator. Safe to use from several threads: every call has a connection of its own."""
 
     def __init__(self, url: str | None = None, token: str = "") -> None:
-        """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape."""
+        """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape.
+
+        Without RESHAPE_TOKEN the token of the pod or of the kubeconfig is sent, by https, to this machine or to a
+        Service.
+        """
         given = os.environ.get("RESHAPE_URL", "") if url is None else url
         self.here = not given or given.startswith(UNIX)  # jobs run on this machine
         if url is None:
@@ -96,6 +101,8 @@ class Client:
             if fields or name or env or code or gpus is not None:
                 raise TypeError("A job document holds all that is said of a job: write the other fields into it.")
             doc = dict(job)
+            if self.here:
+                command.names_its_folder(doc)
             if self.here and isinstance(doc.get("code"), str):
                 doc["code"] = str(Path(doc["code"]).expanduser().absolute())
             return self._submit(doc, dry_run)
@@ -113,7 +120,7 @@ class Client:
         fields: Mapping[str, Any],
     ) -> dict[str, Any]:
         if wrong := sorted(command.GIVEN_OTHERWISE.keys() & fields):
-            raise TypeError(f"submit takes no {wrong[0]}: {command.GIVEN_OTHERWISE[wrong[0]]}.")
+            raise TypeError(f"submit does not take {wrong[0]}: {command.GIVEN_OTHERWISE[wrong[0]]}.")
         named = {"name": name, "code": None if code is None else str(code), "env": command.variables_as_texts(env)}
         given = {option: value for option, value in {**fields, **named}.items() if value is not None}
         others = {field: value for field, value in given.items() if field not in command.FIELDS}
@@ -193,7 +200,13 @@ class Client:
 
     def _submit(self, doc: Mapping[str, Any], dry_run: bool = False) -> SubmittedJob:
         table = "slamls" if doc.get("kind") == "Slaml" else "jobs"
-        return SubmittedJob(self, self._ask("POST", f"/v1/{table}{'?dry_run=true' if dry_run else ''}", doc))
+        path = f"/v1/{table}{'?dry_run=true' if dry_run else ''}"
+        try:
+            return SubmittedJob(self, self._ask("POST", path, doc))
+        except CoordinatorRefused as refusal:
+            if named := command.webhook_named(doc, refusal.problems or (str(refusal),)):
+                raise CoordinatorRefused(f"{refusal} {named}", refusal.status, refusal.problems) from None
+            raise
 
     def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = True) -> SubmittedJob:
         """Wait until a job has ended, or was not accepted, and return it as it ended.
@@ -311,9 +324,47 @@ class Client:
         """Let a suspended or held job start again, from where it had saved."""
         return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/resume")["decision_id"])
 
-    def drain(self, node: str) -> View:
-        """Let a node take no new work and its jobs leave; return these, each with the reason if it stays."""
-        return self._ask("POST", f"/v1/nodes/{_part(node)}/drain")
+    def set_priority(self, job_id: str, priority: int) -> str:
+        """Change the order of a job among those of its owner, the highest first; return the decision's id."""
+        return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/priority", {"priority": priority})["decision_id"])
+
+    def drain(self, node: str, at: float | None = None, until: float | None = None) -> View:
+        """Let a node take no new work and its jobs leave; return these, each with the reason if it stays.
+
+        `at`, `until`: in seconds since 1970, to do so for that time only.
+        """
+        times = {name: value for name, value in (("at", at), ("until", until)) if value is not None}
+        return self._ask("POST", f"/v1/nodes/{_part(node)}/drain", times or None)
+
+    def reserve(
+        self,
+        gpus: int,
+        until: float,
+        begin: float | None = None,
+        *,
+        node: str | None = None,
+        gpu_type: str | None = None,
+        user: str | None = None,
+        nodes: int | None = None,
+    ) -> View:
+        """Keep GPUs for your jobs, from `begin` (now) until `until`, in seconds since 1970; return that.
+
+        They are on one node, or on so many `nodes`, as many on each. `user`: another one, for administrators. Raises
+        `CoordinatorRefused` with the earliest time if they cannot be had.
+        """
+        times = {"until": until, "from": begin}
+        asked = {"gpus": gpus, **times, "node": node, "nodes": nodes, "gpu_type": gpu_type, "user": user}
+        return self._ask(
+            "POST", "/v1/reservations", {name: value for name, value in asked.items() if value is not None}
+        )
+
+    def reservations(self) -> list[View]:
+        """Return the reservations and planned drains that have not ended, by their beginning."""
+        return self._rows("/v1/reservations", "reservations")
+
+    def unreserve(self, reservation_id: str) -> View:
+        """End a reservation or a planned drain; jobs on its GPUs keep training."""
+        return self._ask("DELETE", f"/v1/reservations/{_part(reservation_id)}")
 
     def undrain(self, node: str) -> View:
         """Let a drained node take jobs again."""
@@ -417,9 +468,16 @@ def _known() -> tuple[str, str]:
     """URL and token by this process's environment."""
     if not (url := os.environ.get("RESHAPE_URL")):
         return _written(Path(os.environ.get("RESHAPE_STATE") or STATE).expanduser())
-    if not (token := os.environ.get("RESHAPE_TOKEN", "")) and not url.startswith(UNIX):
+    return url, token_for(url, os.environ.get("RESHAPE_TOKEN", ""))
+
+
+def token_for(url: str, given: str) -> str:
+    """Return the token for a coordinator at this address: the one given, else that of the cluster's user."""
+    if given or url.startswith(UNIX):
+        return given
+    if not (found := cluster_token(url)):
         raise CoordinatorUnreachable(f"The coordinator at {url} needs its token: set RESHAPE_TOKEN.")
-    return url, token
+    return found
 
 
 def _written(state: Path) -> tuple[str, str]:
@@ -436,7 +494,7 @@ def _written(state: Path) -> tuple[str, str]:
         raise CoordinatorUnreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
     except PermissionError as error:
         raise CoordinatorUnreachable(
-            f"{error.filename} may not be read; run this as the user of `reshape up`."
+            f"{error.filename} cannot be read; run this as the user of `reshape up`."
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CoordinatorUnreachable(f"{file} is damaged; run `reshape up` again.") from None

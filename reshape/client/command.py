@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 
 class NotRunnable(ValueError):
@@ -31,9 +31,10 @@ NAMES = frozenset(
     }
 )  # fmt: skip
 PREFIXES = ("CONDA_", "LC_", "HF_", "KERAS_", "OMP_", "MKL_", "TFDS_")
+# The rules of `coordinator.model.text_rules`, which is not there where the client is installed alone.
+UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")
+LONGEST_TEXT = 32_768  # characters
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")  # what no record may hold
-LONGEST = 32_768  # characters of one variable
 PYTHONS = ("python", "python3")
 INTERPRETER = re.compile(r"(?P<python>python[\d.]*)|(?:ba|da|z|k)?sh")
 
@@ -58,7 +59,9 @@ FIELDS = {  # of a job document, by the option of `reshape submit` that sets the
     "time_limit": "time_limit",
     "queue": "queue",
     "priority": "priority",
+    "weight": "weight",
     "preemption": "preemption",
+    "hold": "hold",
     "notify": "notify",
     "gpu_type": "gpu_type",
     "node": "node",
@@ -82,15 +85,19 @@ NOT_SENT = (
 )
 
 
+NOTIFY_ME = "RESHAPE_NOTIFY_ME"
+
+
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which a training finds programs, packages and caches; others may hold secrets."""
     wanted = {name for name in environ if name in NAMES or name.startswith(PREFIXES)}
     known = {name: environ[name] for name in sorted(wanted) if re.fullmatch(r"\w+", name, re.ASCII)}
-    return {
-        name: value
-        for name, value in known.items()
-        if not (SECRET.search(name) or UNFIT.search(value) or len(value) > LONGEST)
-    }
+    return {name: value for name, value in known.items() if not SECRET.search(name) and is_sent(value)}
+
+
+def is_sent(value: str) -> bool:
+    """Return whether a job document may hold the value of a variable."""
+    return len(value) <= LONGEST_TEXT and UNFIT.search(value) is None
 
 
 def program(word: str, folder: Path, environ: Mapping[str, str]) -> str:
@@ -100,7 +107,7 @@ def program(word: str, folder: Path, environ: Mapping[str, str]) -> str:
     if found := shutil.which(word, path=environ.get("PATH", os.defpath)):
         return found
     if re.search(r"[\s;|&<>$]", word):
-        raise NotRunnable(f"{word!r} is no program; for what only a shell understands, write sh -c '…'.")
+        raise NotRunnable(f"{word!r} is not a program; for the syntax of a shell, write sh -c '…'.")
     if (folder / word).is_file():
         raise NotRunnable(f"{word} is not on PATH; for the file in {folder} write ./{word}{_or_python(word)}.")
     raise NotRunnable(f"There is no program {word} on PATH: look how it is written, or activate its environment.")
@@ -128,6 +135,20 @@ def script(command: Sequence[str], folder: Path) -> None:
     if path is None or (folder / path).exists():
         return
     raise NotRunnable(f"There is no file {path} in {folder}.{_alike(path, folder)}")
+
+
+def names_its_folder(doc: Mapping[str, Any]) -> None:
+    """Raise NotRunnable if a job document of this machine runs a script by a relative path and names no folder."""
+    words = doc.get("command")
+    is_command = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
+    if not is_command or doc.get("code") is not None or doc.get("image") is not None:
+        return
+    path = _script_of(cast(Sequence[str], words))
+    if path is not None and not Path(path).is_absolute():
+        raise NotRunnable(
+            f'The job document does not say in which folder {path} is: add "code": "." for this one, '
+            f'or call submit("{path}", gpus=1).'
+        )
 
 
 def _script_of(command: Sequence[str]) -> str | None:
@@ -177,7 +198,7 @@ def words_of(command: str | os.PathLike[str] | Sequence[object], python: str = s
         words = [str(word) for word in command]
     else:
         raise TypeError(
-            f"{command!r} is no job: give a script such as 'train.py', the words of a command, or a job document."
+            f"{command!r} is not a job: give a script such as 'train.py', the words of a command, or a job document."
         )
     if not words or not words[0].strip():
         raise NotRunnable("The command is empty: give a script such as 'train.py', or the words of a command.")
@@ -208,7 +229,7 @@ def further_words(more: Sequence[object] | Mapping[str, object]) -> list[str]:
     if isinstance(more, Sequence) and not isinstance(more, str | bytes | bytearray):
         return [str(word) for word in more]
     raise TypeError(
-        f"{more!r} says not what to write behind the command: give each job a dictionary such as {{'lr': 0.1}}, or a "
+        f"{more!r} does not say what to append to the command: give each job a dictionary such as {{'lr': 0.1}}, or a "
         "list of words such as ['--lr', 0.1]."
     )
 
@@ -227,7 +248,9 @@ def gpu_counts(gpus: int | Sequence[int] | None) -> list[int]:
     except TypeError:
         found = []
     if not found or found[0] < 0 or any(isinstance(count, bool) for count in given):
-        raise NotRunnable(f"{gpus!r} is no GPU count: write gpus=2, or those that the job can run on: gpus=[1, 2, 4].")
+        raise NotRunnable(
+            f"{gpus!r} is not a GPU count: write gpus=2, or those that the job can run on: gpus=[1, 2, 4]."
+        )
     return found
 
 
@@ -240,6 +263,14 @@ def keyword_meant(fields: Iterable[str], problems: Sequence[str]) -> str:
     unknown = [field for field in fields if any(p.startswith(f"there is no field {field!r};") for p in problems)]
     close = [name for field in unknown for name in difflib.get_close_matches(field, keywords, 1)]
     return f"Did you mean {close[0]}=…?" if close else ""
+
+
+def webhook_named(doc: Mapping[str, Any], problems: Sequence[str]) -> str:
+    """Say where a webhook that is refused was named, if not with the job; else empty."""
+    if not doc.get("notify") or doc["notify"] != os.environ.get(NOTIFY_ME):
+        return ""
+    refused = any("notify must be" in problem or "leave notify out" in problem for problem in problems)
+    return f"It is the one in the variable {NOTIFY_ME}: change it, or unset it." if refused else ""
 
 
 def variables_as_texts(env: Mapping[str, object] | None) -> dict[str, str] | None:
@@ -256,10 +287,12 @@ def document(words: Sequence[str], allowed: Sequence[int], given: Mapping[str, A
     """Return the job document of a command that can run on each of the `allowed` GPU counts.
 
     `given`: values by the options of `reshape submit`, see FIELDS. `here`: the job runs on this machine, so its folder,
-    program and variables are looked up; raises `NotRunnable`.
+    program and variables are looked up; raises `NotRunnable`. `notify` is what the user has set for all own jobs.
     """
     doc = {field: given[option] for option, field in FIELDS.items() if option in given}
     doc |= {"command": list(words), "optional_num_gpus": list(allowed)}
+    if webhook := os.environ.get(NOTIFY_ME):
+        doc.setdefault("notify", webhook)
     if here:
         doc |= in_folder(words, Path(given.get("code", ".")), given.get("env", {}))
     return doc

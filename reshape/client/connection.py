@@ -104,7 +104,9 @@ class Connection:
             response = self.send(connection, method, path, doc)
             text = response.read()
         except (OSError, http.client.HTTPException):
-            raise CoordinatorUnreachable(f"The coordinator at {self.url} broke off; is it still running?") from None
+            raise CoordinatorUnreachable(
+                f"The coordinator at {self.url} closed the connection; is it still running?"
+            ) from None
         finally:
             connection.close()
         if response.status >= 400:

@@ -48,7 +48,7 @@ def until_ended(client: JobReader, job_id: str, timeout_s: float | None = None) 
         if has_ended(job):
             return
         if until is not None and time.monotonic() >= until:
-            raise TimeoutError(f"Job {job_id} has not ended within {timeout_s:g} s; it goes on.")
+            raise TimeoutError(f"Job {job_id} did not end within {timeout_s:g} s; it keeps running.")
         yield None
 
 

@@ -40,7 +40,7 @@ def progress_bar(wanted: bool) -> Iterator[Show]:
 def waiting_given_up(job_id: str) -> None:
     """Say where somebody looks that Ctrl-C has ended the waiting and not the job."""
     if _notebook_display() is not None or (sys.stderr is not None and sys.stderr.isatty()):
-        sys.stderr.write(f"Job {job_id} goes on: wait() waits for it again, cancel() ends it.\n")
+        sys.stderr.write(f"Job {job_id} keeps running: wait() waits for it again, cancel() ends it.\n")
         sys.stderr.flush()
 
 

@@ -7,7 +7,7 @@ a file. Text of users is escaped, as in all tables. Only the state has a colour,
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +34,7 @@ HEAD = (
     "AGE",
     "REASON",
 )
-LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "OWNER", "DEADLINE", "PROGRESS", "TIME", "END")
+LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "TIME", "OWNER", "END")
 COLOURS = {
     "submitted": "yellow",
     "suspended": "magenta",
@@ -50,7 +50,6 @@ COLOURS = {
 }
 LONGEST_NAME = 0.25  # of the width of a terminal
 EMULATED = "The GPUs are emulated."
-ENDED_WITH = re.compile(r"^the training process ended with (exit code \d+: )?")  # what follows tells more: the error
 LAST = float("inf")  # of jobs without a value to sort by
 
 
@@ -104,27 +103,8 @@ def _cells(view: View, now: float, short: bool) -> Cells:
         _deadline(view, now),
         _time(view, now),
         measured(view.get("submit_ts"), lambda at: words.brief(now - at)) or NONE,
-        text(short_reason(view) if short else _remark(view)),
+        text(words.short_reason(view) if short else words.news(view)),
     )
-
-
-def _remark(view: View) -> Any:
-    """What there is to say beyond its state."""
-    said = words.remark(view)
-    return None if said == "trains" else said
-
-
-def short_reason(view: View) -> Any:
-    """The same without what other columns say: its name, and that it waits or trains."""
-    if words.state(view) == "suspended":
-        return "until it is resumed"
-    said = _remark(view)
-    if not isinstance(said, str):
-        return said
-    for before in (f"{view.get('job_id')} ", "waits: ", "trains; ", "is ", "it "):
-        said = said.removeprefix(before)
-    said = ENDED_WITH.sub("", said)
-    return said if said.startswith("waits for ") else said.removeprefix("waits ")
 
 
 def gpus(view: View) -> str:
@@ -172,12 +152,14 @@ def _end(view: View, now: float) -> str:
 
 
 def short_end(view: View, now: float) -> str:
-    """The same in few columns: of an interval its later end."""
+    """The same in few columns: of an interval its later end, rounded up; a guess in one unit, too."""
     if view.get("finish_ts"):
         return _end(view, now)
     for name, before in (("starts_between", "starts"), ("ends_between", "in")):
         if times := view.get(name):
-            return f"{before} <{words.brief(times[1] - now)}"
+            return f"{before} <{words.coarse(times[1] - now, math.ceil)}"
+    if view.get("eta_s") is None and view.get("start_guesses"):
+        return measured(view.get("start_in_s"), lambda s: f"starts {words.coarse(s)}?") or NONE
     return _end(view, now).replace("starts in ", "starts ")
 
 

@@ -1,13 +1,12 @@
-"""Draws Gantt charts, steps and curves for demo, simulations and papers, as SVG and PNG."""
+"""Draws Gantt charts as SVG and PNG: who trained on which GPU when."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coordinator.dashboard.bars import Bar
-from experiments.figures.chart import Points
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")  # Okabe-Ito
 
@@ -73,46 +72,6 @@ def gantt(
     if legend:
         figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
     return save(figure, path)
-
-
-def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path]:
-    """Draw values that hold until the next one, a line per name, to `path`.svg and `path`.png; returns both."""
-    figure, axes = _empty(x, y)
-    for i, (name, points) in enumerate(series.items()):
-        if points:
-            axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
-    axes.legend(frameon=False)
-    return save(figure, path)
-
-
-NAMED = 10
-"""So many lines can still be told apart by their names."""
-
-
-def lines(series: Mapping[str, Points], path: Path, x: str, y: str, title: str) -> list[Path]:
-    """Draw curves, a line per name, to `path`.svg and `path`.png; returns both. Many are drawn without names."""
-    figure, axes = _empty(x, y)
-    for i, (name, points) in enumerate(series.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.2)
-    axes.set_title(title, loc="left")
-    if len(series) <= NAMED:
-        axes.legend(frameon=False)
-    return save(figure, path)
-
-
-def _empty(x: str, y: str) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def save(figure: Any, path: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def line(view: View, now: float, width: int) -> str:
         parts.append(end)
     told = GAP.join(parts)
     room = width - len(GAP) - len(told)
-    why = job_table.short_reason(view)
+    why = words.short_reason(view)
     if isinstance(why, str) and view.get("state") != "running" and room > 0:
         told += GAP + shortened(plain(why), room)
     return cut(told, width)

@@ -12,19 +12,66 @@ from typing import Any
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
 from coordinator.dashboard.words import measured, memory, missed, starts, text
-from reshape.output.tables import LEAST, LONGEST, NONE, Cells, folded, middle_cut, plain, table, wrapped
+from reshape.output.tables import (
+    LEAST,
+    LONGEST,
+    NONE,
+    Cells,
+    columns,
+    cut_apart,
+    folded,
+    middle_cut,
+    one_line_each,
+    plain,
+    table,
+    wrapped,
+)
 
 View = Mapping[str, Any]
 
 
+GPU_HEAD = ("GPU", "NODE", "TYPE", "STATE", "JOB", "HELD BY", "BUSY", "MEMORY")
+NODE_HEAD = ("NODE", "TYPE", "GPUS", "IDLE", "CORES", "CPU", "MEMORY", "JOBS", "PC/WC/CC", "SCORE", "STATE")
+LONGEST_GPU = 0.16  # of the width of a terminal: a UUID is cut there
+NO_NEWS = {NONE, "0", "0/0/0"}  # cells of a column that says nothing
+
+
 def gpus(rows: Iterable[View], width: int | None = None) -> str:
-    head = ("GPU", "NODE", "TYPE", "STATE", "JOB", "HELD BY", "BUSY", "MEMORY")
-    return folded(head, [_gpu_cells(g) for g in rows], width)
+    """A line per GPU; on a terminal names are cut, and below a line stands what is wrong, or does not fit into it."""
+    views = list(rows)
+    cells = [_gpu_cells(view) for view in views]
+    if width is None:
+        return table(GPU_HEAD, cells)
+    names = cut_apart([plain(row[0]) for row in cells], int(width * LONGEST_GPU))
+    jobs = cut_apart([plain(row[4]) for row in cells], int(width * LONGEST_GPU))
+    holders = cut_apart([plain(row[5]) for row in cells], int(width * LONGEST_GPU))
+    head: Cells = GPU_HEAD
+    cells = [
+        (name, *row[1:3], _gpu_state(view), job, holder, *row[6:])
+        for name, job, holder, row, view in zip(names, jobs, holders, cells, views, strict=True)
+    ]
+    if all(row[5] in (row[4], NONE) for row in cells):  # that its job holds it is no news
+        head = tuple(name for name in GPU_HEAD if name != "HELD BY")
+        cells = [(*row[:5], *row[6:]) for row in cells]
+    if _widest_line(whole := table(head, cells)) <= width:
+        lines = [[line] for line in whole.splitlines()]
+    else:
+        first, *others = table(head[:-1], [row[:-1] for row in cells], width).splitlines()
+        below = [[f"  {row[-1]}"] if row[-1] != NONE else [] for row in cells]
+        lines = [[first], *([line, *more] for line, more in zip(others, below, strict=True))]
+    for at, view in enumerate(views, 1):
+        if view.get("problem"):
+            lines[at] += _paragraph(text(view["problem"]), width)
+    return "\n".join(line for each in lines for line in each)
 
 
 def nodes(rows: Iterable[View], width: int | None = None) -> str:
-    head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES", "CPU", "MEMORY", "JOBS", "PC/WC/CC", "SCORE", "STATE")
-    return folded(head, [_node_cells(n) for n in rows], width)
+    """A line per node; on a narrow terminal columns that say nothing of any node go first."""
+    cells = [_node_cells(view) for view in rows]
+    if width is None:
+        return table(NODE_HEAD, cells)
+    empty = [name for at, name in enumerate(NODE_HEAD) if all(row[at] in NO_NEWS for row in cells)]
+    return one_line_each(NODE_HEAD, cells, width, [name for name in ("SCORE", "PC/WC/CC", "CORES") if name in empty])
 
 
 def profiles(rows: Sequence[View], width: int | None = None) -> str:
@@ -68,21 +115,29 @@ def _pod(pod: View) -> str:
 def decision(view: View, width: int | None = None) -> str:
     """Explain a decision: its sentence, then all candidates with the chosen one marked."""
     at, decision_id = measured(view.get("at"), local_time) or "", text(view.get("decision_id"))
-    lines = [
-        f"{at}  {plain(words.what(view))}  [{decision_id}]".lstrip(),
-        *_paragraph(text(view.get("sentence")), width),
-    ]
+    head = f"{at}  {plain(words.what(view))}".lstrip()
+    named = f"[{plain(decision_id)}]"
+    whole = f"{head}  {named}"
+    lines = [whole] if width is None or columns(whole) <= width else [head, *_paragraph(named, width)]
+    lines += _paragraph(text(view.get("sentence")), width)
     if unchanged := words.unchanged(view):
         lines += _paragraph(unchanged, width)
     if receipt := view.get("receipt"):
         lines += _paragraph(text(receipt.get("sentence")), width)
     if candidates := view.get("candidates"):
-        head = [name.upper() for name in words.CANDIDATE]
-        rows = folded(head, [words.candidate(c) for c in candidates], width and width - 2)
-        lines += [f"  {row}" for row in rows.splitlines()]
+        lines += [f"  {row}" for row in _candidates(candidates, width and width - 2).splitlines()]
         if any(words.is_doubtful(c) for c in candidates):
             lines.append("  ~ rests on a speed or a length that was never measured")
     return "\n".join(lines)
+
+
+def _candidates(candidates: Sequence[View], width: int | None) -> str:
+    """Return a table of them; on a terminal without the columns in which none has anything."""
+    rows = [words.candidate(one) for one in candidates]
+    shown = [
+        at for at in range(len(words.CANDIDATE)) if width is None or any(row[at] not in (NONE, "") for row in rows)
+    ]
+    return folded([words.CANDIDATE[at].upper() for at in shown], [[row[at] for at in shown] for row in rows], width)
 
 
 def _paragraph(sentence: str, width: int | None) -> list[str]:
@@ -112,12 +167,17 @@ def _gpu_cells(view: View) -> Cells:
         text(view.get("gpu_id")),
         text(view.get("node")),
         text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
-        text(view.get("state")) + (f" ({view['problem']})" if view.get("problem") else ""),
+        _gpu_state(view) + (f" ({view['problem']})" if view.get("problem") else ""),
         text(view.get("job_id")),
         text(view.get("held_by")),
         measured(view.get("utilisation"), "{:.0%}") or NONE,
         memory(view) or NONE,
     )
+
+
+def _gpu_state(view: View) -> str:
+    """Return the state of a GPU; of one that a reservation keeps for whom it does."""
+    return text(view.get("state")) if view.get("kept_for") is None else f"kept for {view['kept_for']}"
 
 
 def _node_cells(view: View) -> Cells:
@@ -130,8 +190,13 @@ def _node_cells(view: View) -> Cells:
     categories = "/".join(text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
     closed = "drained" if view.get("drained") else None if view.get("schedulable", True) else "closed"
     state = closed or ("open" if view.get("heard", True) else "silent")
-    room = text(view.get("gpus")), text(view.get("idle")), cores, *use
+    idle = text(view.get("idle")) + (f", {view['kept']} kept" if view.get("kept") else "")
+    room = text(view.get("gpus")), idle, cores, *use
     return (text(view.get("node")), kind, *room, text(view.get("jobs")), categories, text(view.get("score")), state)
+
+
+def _widest_line(lines: str) -> int:
+    return max(map(columns, lines.splitlines()))
 
 
 def _rounded(value: Any) -> str:

@@ -18,10 +18,10 @@ Paints = Mapping[int, Callable[[str], str]]  # by the place of a column: colours
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
 LONGEST = 128  # columns of any cell but a row's last: as long as a job's name may be; what nobody let in may be longer
-LEAST_REASON = 16  # columns left for why a job is as it is
-REASON_SHARE = 0.2  # of all columns, likewise
+LEAST_REASON = 14  # columns left for why a job is as it is
+REASON_SHARE = 0.18  # of all columns, likewise
 MOST_REASON = 40  # columns: what it shows of that on a terminal, however wide
-FILLED = 0.75  # of its columns: a sentence that ends earlier at a comma or stop is cut between words instead
+FILLED = 0.6  # of its columns: a sentence that ends earlier at a comma or stop is cut between words instead
 NONE = "-"
 
 

@@ -62,16 +62,17 @@ class CliSettings:
 
     def client(self) -> Client:
         """The coordinator of the cluster or at `url`, or else the one that `reshape up` started."""
-        from reshape.client import Client
-        from reshape.client.connection import UNIX
+        from reshape.client import Client, CoordinatorUnreachable
+        from reshape.client.client import token_for
 
         if self.cluster is not None:
             return self.cluster.client()
         if not self.url:
             return Client.find(self.state)
-        if not self.token and not self.url.startswith(UNIX):
-            raise click.UsageError(f"The coordinator at {self.url} needs its token: set RESHAPE_TOKEN.")
-        return Client(self.url, self.token or "")
+        try:
+            return Client(self.url, token_for(self.url, self.token or ""))
+        except CoordinatorUnreachable as no_token:
+            raise click.UsageError(str(no_token)) from None
 
 
 def trouble(client: Client) -> str:
@@ -90,7 +91,10 @@ def failed(error: Exception) -> int:
     from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
     if isinstance(error, OSError) and error.errno in DISK_FAULTS and not error.filename:
-        complain(f"The output cannot be written ({error.strerror}). What was asked may be done: look, then repeat it.")
+        complain(
+            f"The output cannot be written ({error.strerror}). The request may have been carried out: check before you "
+            "repeat it."
+        )
         return REFUSED
     if isinstance(error, OSError) and error.filename:
         complain(f"{error.filename!s} cannot be used: {error.strerror}.")
@@ -154,10 +158,12 @@ class Group(click.Group):
         """List the commands by section, each with its whole first sentence."""
         for heading, names in (self.sections or {"Commands": self.list_commands(ctx)}).items():
             with formatter.section(heading):
-                formatter.write_dl([(name, self._sentence_of(name)) for name in names])
+                formatter.write_dl([(name, self._sentence_of(ctx, name)) for name in names])
 
-    def _sentence_of(self, name: str) -> str:
-        return self.commands[name.partition(",")[0]].get_short_help_str(WHOLE)
+    def _sentence_of(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name.partition(",")[0])
+        assert command is not None
+        return command.get_short_help_str(WHOLE)
 
 
 OUTPUT = click.Choice(["table", "json"])
@@ -195,7 +201,7 @@ def with_job_id(client: Client, given: str, call: Callable[[str], Answer]) -> An
     from reshape.client import LATELY_S, CoordinatorRefused
 
     if not given:  # every id begins with an empty one
-        raise NotOneJob("The job id is empty, as of a variable that is not set; `reshape jobs` lists the ids.")
+        raise NotOneJob("The job id is empty: is a variable of your shell unset? `reshape jobs` lists the ids.")
     try:
         return call(given)
     except CoordinatorRefused as unknown:
@@ -235,7 +241,7 @@ def for_each_job(client: Client, named: Sequence[str], listed: Sequence[str], ca
             code = fault.exit_code
     for job_id, refusal in refused(listed, call):
         if not job_id or job_id not in str(refusal):
-            complain(f"Job {job_id!r} stays as it is:")
+            complain(f"Job {job_id!r} was not changed:")
         code = failed(refusal)
     return code
 

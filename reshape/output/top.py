@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.words import measured, text
-from coordinator.model.records import USED_BY
+from coordinator.model.records import ASKED_BACK, UNRESERVED, USED_BY
 from reshape.output import job_table
 from reshape.output.tables import cut, plain
 from reshape.output.terminal import coloured
@@ -23,7 +23,7 @@ View = Mapping[str, Any]
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
 NOBODY = "No job waits or runs: `reshape submit -- COMMAND` starts one."
-IDLE, RESERVED, FAULTY, MANY = ".", "+", "!", "#"
+IDLE, RESERVED, KEPT, FAULTY, MANY = ".", "+", "-", "!", "#"
 MOST_NODES = 12
 MOST_DECISIONS = 5
 
@@ -66,11 +66,16 @@ def _summary(jobs: Sequence[View], gpus: Sequence[View], now: float) -> str:
     held = Counter(text(view.get("state")) for view in jobs)
     waits = held.pop("submitted", 0)
     emulated = " (emulated)" if any(view.get("emulated") for view in gpus) else ""
-    others = sum(text(view.get("problem")).startswith(USED_BY) for view in gpus if view.get("state") == "faulty")
+    problems = [text(view.get("problem")) for view in gpus if view.get("state") == "faulty"]
+    others = sum(problem.startswith(USED_BY) for problem in problems)
+    unreserved = sum(problem.startswith((UNRESERVED, ASKED_BACK)) for problem in problems)
     taken = f", {others} used by others" if others else ""
-    broken = states["faulty"] - others
+    taken += f", {unreserved} not reserved" if unreserved else ""
+    broken = states["faulty"] - others - unreserved
     faulty = f"{taken}, {broken} faulty" if broken else taken
-    use = f"{len(gpus) - states['idle'] - states['faulty']} of {len(gpus)} GPUs{emulated} in use{faulty}"
+    kept = sum(view.get("kept_for") is not None for view in gpus)
+    reserved = f", {kept} kept by reservations" if kept else ""
+    use = f"{len(gpus) - states['idle'] - states['faulty']} of {len(gpus)} GPUs{emulated} in use{reserved}{faulty}"
     return f"{local_time(now)}   {use}   {sum(held.values())} jobs run, {waits} wait"
 
 
@@ -88,6 +93,8 @@ def _gpu(view: View, letters: Mapping[str, str]) -> str:
     holder = view.get("held_by")
     if holder is not None:
         return letters.get(text(holder), MANY)
+    if view.get("kept_for") is not None:
+        return KEPT
     return RESERVED if view.get("state") == "reserved" else IDLE
 
 

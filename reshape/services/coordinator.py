@@ -22,16 +22,19 @@ from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.launches import Launches
 from coordinator.adapters.prometheus import Prometheus
 from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.api.services import Services
 from coordinator.config import Config, from_environment
 from coordinator.errors import Rejected, ReshapeError, Transient
 from coordinator.events import metrics, traces
 from coordinator.http.app import make_app, make_server
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.cluster_tenants import ClusterTenants
 from coordinator.http.heartbeats.heartbeat_process import heartbeat_process
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import seed_profiles
 from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.opening import MONGODB, open_store
+from launcher.cluster.api import IN_CLUSTER, KubernetesApi
+from launcher.cluster.reviews import KubernetesReviews
 from launcher.names import launch_name
 from reshape import __version__
 from reshape.services import process_log
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 SIDECAR_PORT = 8477  # where sidecars in pods answer
 LOOK_S = 1.0  # how often one that stands by looks whether its turn has come, at most
+STANDS_BY = "This coordinator stands by; ask the one that acts."
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +84,9 @@ def run(*, store: str, keys: Path, host: str, port: int) -> int:
     opened = open_store(store)
     try:
         with listen(host, port) as listener:
-            return asyncio.run(_serve(CoordinatorReplica(opened, found, config, settings), listener, found.token))
+            replica = CoordinatorReplica(opened, found, config, settings)
+            tenants = tenants_of(config, os.environ)
+            return asyncio.run(_serve(replica, listener, found.token, tenants))
     finally:
         opened.close()
 
@@ -89,15 +95,26 @@ def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
     """Read the settings from RESHAPE_* variables. Raises `Rejected`, with the name of one with a bad value."""
     try:
         lasts = bool(environment.get("RESHAPE_CHECKPOINT_CLAIM"))  # the launcher mounts it
-        config = from_environment(Config, environment, checkpoints_last=lasts, fences=True)
+        chosen = {"RESHAPE_OTHERS_SEEN": "0", **environment}
+        config = from_environment(Config, chosen, checkpoints_last=lasts, fences=True)
         return config, from_environment(Settings, environment)
     except ValueError as error:
         raise Rejected(f"{error}.") from None
 
 
-async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str) -> int:
+def tenants_of(config: Config, environment: Mapping[str, str]) -> ClusterTenants | None:
+    """Return what is known of the users of the cluster; None where this runs without an account of one."""
+    if not IN_CLUSTER.exists():
+        log.info("This runs without a service account of a cluster: only the token in api.token lets anybody in.")
+        return None
+    namespace = environment.get("RESHAPE_NAMESPACE", "default")
+    reviews = KubernetesReviews(KubernetesApi())
+    return ClusterTenants(reviews, config.others_seen, namespace, SystemClock().now)
+
+
+async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str, tenants: ClusterTenants | None) -> int:
     done, loop = asyncio.Event(), asyncio.get_running_loop()
-    app = make_app(cast(CoordinatorApi, STANDBY), token)
+    app = make_app(cast(Services, STANDBY), token, tenants=tenants)
     server = make_server(app)
     port = listener.getsockname()[1]
     server.add_sockets([listener])  # which takes the descriptor over
@@ -159,7 +176,7 @@ class CoordinatorReplica:
         try:
             coordinator = self._coordinator(elector)
             coordinator.start(lambda: seed_profiles(self._store))
-            app.settings["coordinator"] = coordinator.api
+            app.settings["services"] = coordinator.services
             log.info("This coordinator acts now.")
             while not (self.ending.wait(0.1) or coordinator.succeeded.is_set()):
                 pass
@@ -167,7 +184,7 @@ class CoordinatorReplica:
             log.warning("could not begin to act: %s", error)
             self.ending.wait(LOOK_S)
         finally:
-            app.settings["coordinator"] = STANDBY
+            app.settings["services"] = STANDBY
             if coordinator is not None:
                 coordinator.stop()
 
@@ -179,6 +196,7 @@ class CoordinatorReplica:
         return Coordinator(
             self._store, sidecars, platform, self._clock, self._config, self._settings, keys.master, elector,
             __version__, failpoint(), keys.agent, self._measurements(platform), traces.from_environment(os.environ),
+            launcher_tells=True, pods_of=platform.pods_by_member,
         )  # fmt: skip
 
     def _measurements(self, launches: Launches) -> Measurements | None:
@@ -186,8 +204,8 @@ class CoordinatorReplica:
         return Prometheus(address, launches.pods, launches.all_pods) if address else None
 
 
-class StandbyApi:
-    """Answers for a coordinator that stands by: refuses every call with `Transient`."""
+class StandbyStatus:
+    """Says that this coordinator stands by."""
 
     def acts(self) -> bool:
         return False
@@ -198,14 +216,20 @@ class StandbyApi:
     def metrics(self) -> bytes:
         return metrics.of_this_process()
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def refuse(*_: Any) -> Any:
-            raise Transient("This coordinator stands by; ask the one that acts.")
-
-        return refuse
+    def wall(self) -> float:
+        raise Transient(STANDS_BY)
 
 
-STANDBY = StandbyApi()
+class StandbyServices:
+    """Stands in for `Services` while this coordinator stands by: asking for any but its status is `Transient`."""
+
+    status = StandbyStatus()
+
+    def __getattr__(self, name: str) -> Any:
+        raise Transient(STANDS_BY)
+
+
+STANDBY = StandbyServices()
 
 
 def _key(path: Path) -> str:

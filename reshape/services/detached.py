@@ -75,7 +75,7 @@ def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began:
             if runs(state):  # one that was started at the same time; both write into one log
                 raise Rejected(f"`reshape up` already runs with the state folder {state}.")
             if trouble := disk_trouble(state):  # then its log may lack the reason
-                raise Rejected(f"`reshape up` cannot begin: {trouble}, then try again.")
+                raise Rejected(f"`reshape up` cannot start: {trouble}, then try again.")
             raise Rejected(said[-1] if said else f"`reshape up` ended with {process.returncode} without saying why.")
         if _written(state).get("pid") == process.pid:
             client = Client.find(state)
@@ -91,29 +91,29 @@ def stop(state: Path, cancel_all: bool = False) -> int:
     if not runs(state) or not isinstance(pid, int):
         raise CoordinatorUnreachable(_why_nothing_stops(state))
     if not _is_ours(pid):
-        raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
+        raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in a few seconds.")
     if _is_paused(pid):  # it would answer nothing, and act on no signal
         raise Rejected(
-            f"`reshape up` (process {pid}) is paused by a signal, as by Ctrl-Z: let it go on with `kill -CONT {pid}`, "
+            f"`reshape up` (process {pid}) is paused by a signal, such as Ctrl-Z: resume it with `kill -CONT {pid}`, "
             "then run `reshape down` again."
         )
     client = Client.find(state)
     left = _cancel_all(client) if cancel_all else []
     stopping = _told_to_stop(client)
     if stopping:
-        click.echo(f"Waits until {listed(stopping)} {'have' if len(stopping) > 1 else 'has'} stopped.")
+        click.echo(f"Waiting for {listed(stopping)} to stop.")
     with suppress(ProcessLookupError):  # another `reshape down` was first
         os.kill(pid, signal.SIGTERM)
     began = time.monotonic()
     while runs(state):
         waited_s = time.monotonic() - began
         if waited_s > STOPS_S + Config().grace_s + ENDS_S:
-            raise Rejected(f"`reshape up` (process {pid}) was told to end {waited_s:.0f} s ago and still runs; wait.")
+            raise Rejected(f"`reshape up` (process {pid}) has been stopping for {waited_s:.0f} s; wait for it.")
         time.sleep(POLL_S)
     if still := sorted({*stopping} & running_jobs(state)):
         raise Rejected(
-            f"Reshape is down, but {listed(still)}, which was told to stop, still runs: it comes to a step at which it "
-            "can save, or hangs. The next `reshape up` ends it."
+            f"Reshape is down, but {listed(still)} still runs though told to stop: it has not come to a step at which "
+            "it can save, or it hangs. The next `reshape up` ends it."
         )
     if left:
         raise Rejected(f"Reshape is down. All jobs were cancelled but {listed(left)}.")
@@ -129,9 +129,9 @@ def _why_nothing_stops(state: Path) -> str:
     living = sorted(running_jobs(state))
     if not living:
         return f"{nobody}; there is nothing to stop."
-    trains = "train" if len(living) > 1 else "trains"
+    trains = "are still training" if len(living) > 1 else "is still training"
     cancel = "run `reshape up`, then `reshape down --cancel-all` to cancel every job"
-    return f"{nobody}, but {listed(living)} {trains} on: {cancel}."
+    return f"{nobody}, but {listed(living)} {trains}: {cancel}."
 
 
 def _cancel_all(client: Client) -> list[str]:

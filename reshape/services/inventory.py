@@ -22,7 +22,7 @@ EMULATED_MEMORY = 16 * 2**30
 def inventory(gpus: str | None, nodes: Sequence[str] = ()) -> list[FoundNode]:
     """Return the nodes of `--node`, or this machine with the GPUs of `--gpus` or those that NVML finds."""
     if gpus is not None and nodes:
-        raise Rejected("--gpus and --node exclude each other: write one --node for each node.")
+        raise Rejected("Give either --gpus or --node, one --node for each node.")
     if not nodes:
         return [this_machine(_by_nvml() if gpus is None else _emulated(gpus, "--gpus must be"))]
     found = [_node(text) for text in nodes]

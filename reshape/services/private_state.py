@@ -20,7 +20,7 @@ def secret(path: Path) -> str:
     """Return a secret of this state folder, made on first use."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise Rejected(f"{path} is no ordinary file: remove it, then start again.")
+            raise Rejected(f"{path} is not a regular file: remove it, then start again.")
         text = path.read_text("ascii").strip()
     except FileNotFoundError:
         text = secrets.token_hex(32)
@@ -42,7 +42,7 @@ def write_private(path: Path, text: str) -> None:
         new.replace(path)
     except OSError as error:
         why = f"{path} cannot be written ({error.strerror}): make room on that disk, then try again"
-        raise Rejected(f"`reshape up` cannot begin: {why}.") from error
+        raise Rejected(f"`reshape up` cannot start: {why}.") from error
 
 
 def open_to_others(state: Path) -> Iterator[tuple[Path, int]]:
@@ -58,8 +58,8 @@ def open_to_others(state: Path) -> Iterator[tuple[Path, int]]:
             continue
         if there.st_uid != me:
             raise Rejected(
-                f"{path} belongs to user {there.st_uid}, who could act as you by it: run as that user, or name another "
-                "folder with --state."
+                f"{path} belongs to user {there.st_uid}, who could use it to act as you: run as that user, or name "
+                "another folder with --state."
             )
         bits = there.st_mode & (0o022 if path == state else 0o077)
         shared = stat.S_ISLNK(there.st_mode) or there.st_mode & stat.S_ISVTX  # sticky: a folder for all users

@@ -12,10 +12,12 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from coordinator.adapters.accounts import account_of
 from coordinator.errors import Rejected
 from sidecar import protocol
 
@@ -66,13 +68,45 @@ def _all_may_run() -> bool:
     return tried.returncode == 0
 
 
+def problem_of_own_code() -> str:
+    """Return a sentence that says who besides root can change what this service runs as root; empty if nobody can."""
+    return problem_of_code((Path(protocol.__file__).parent, Path(sys.executable), Path(sysconfig.get_path("purelib"))))
+
+
+def problem_of_code(code: Iterable[Path]) -> str:
+    """Return the same of some files and folders, and of all folders that these lie in."""
+    places = {place for path in code for found in (path, path.resolve()) for place in (found, *found.parents)}
+    for place in sorted(places):
+        if who := who_can_change(place):
+            return (
+                f"{who} can change {place}, from which this service runs code as root: install volcano-reshape where "
+                "only root can write, such as /opt/reshape (docs/how-to/service.md)."
+            )
+    return ""
+
+
+def who_can_change(place: Path) -> str:
+    """Return who besides root can replace a file, or what lies in a folder; empty if nobody can."""
+    found = place.lstat()
+    if stat.S_ISLNK(found.st_mode):  # the folder that it lies in decides
+        return ""
+    if found.st_uid != 0:
+        account = account_of(found.st_uid)
+        return f"User {account.name if account is not None else found.st_uid}"
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:  # each may remove only what is theirs
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "Everybody"
+    return f"Group {found.st_gid}" if found.st_gid != 0 and found.st_mode & stat.S_IWGRP else ""
+
+
 def close_shared(state: Path) -> None:
     """Give up the groups of root, and close the state folder to all others, also what is made in it from now on."""
     try:
         os.setgroups([])
     except PermissionError:
         raise Rejected(
-            "This root may not act as other users, as in a container without CAP_SETGID: give it that."
+            "This root cannot act as other users, as in a container without CAP_SETGID: grant that capability."
         ) from None
     os.umask(0o077)
     mark = state / MARK
@@ -100,7 +134,7 @@ def user_socket(path: Path) -> Iterator[socket.socket]:
         path.parent.chmod(0o755)  # whatever our umask
     folder = path.parent.stat()
     if folder.st_uid != 0 or folder.st_mode & WRITABLE_BY_OTHERS:
-        raise Rejected(f"{path.parent} can be changed by others, who could answer in our place: name another folder.")
+        raise Rejected(f"Others can write to {path.parent} and could answer in our place: name another folder.")
     if _answers(path):
         raise Rejected(f"Another `reshape up --shared` listens on {path}.")
     path.unlink(missing_ok=True)  # of one that was killed

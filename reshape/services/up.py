@@ -30,7 +30,6 @@ from coordinator.adapters.accounts import Callers
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.adapters.user_tokens import UserTokens
-from coordinator.api.caller_api import CallerApi
 from coordinator.config import Config, from_environment
 from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected, ReshapeError
@@ -56,7 +55,7 @@ from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problem
 from reshape.services.machine_load import watch_load
 from reshape.services.old_folders import watch_folders
 from reshape.services.private_state import close_to_others, secret, write_private
-from reshape.services.shared_state import check_shared, close_shared, refuse_shared, user_socket
+from reshape.services.shared_state import check_shared, close_shared, problem_of_own_code, refuse_shared, user_socket
 from reshape.services.store_folder import keep_to_folder
 from reshape.services.up_log import keep_short
 from sidecar import device_filter
@@ -105,9 +104,11 @@ def run(
     process_log.begin("WARNING")
     if shared:
         check_shared(nodes, host)
+        if sentence := problem_of_own_code():
+            click.echo(f"Warning: {sentence}", err=True)
     state = state.expanduser().absolute()
     if not playbook.installed():
-        raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
+        raise Rejected(f"`reshape up` cannot start: {playbook.NOT_INSTALLED}.")
     found = inventory(gpus, nodes)
     store = _absolute(store or "")
     config, settings = _settings(policy, state)
@@ -251,14 +252,14 @@ async def _serve(
     from coordinator.http.app import make_app, make_server
 
     users = _users(state, coordinator, address) if address.door is not None else None
-    server = make_server(make_app(coordinator.api, address.token, users))
+    server = make_server(make_app(coordinator.services, address.token, users))
     server.add_sockets([listener, *([address.door] if address.door is not None else [])])
     told, hurried = _listen_to_signals()
     up_file = state / "up.json"
     about = {"url": address.url, "token": address.token, "store": store, "pid": os.getpid()}
     write_private(up_file, json.dumps(about))
     where = address.url if users is None else f"{users_socket()} for all users"
-    click.echo(f"Reshape is up at {where} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
+    click.echo(f"Reshape is up at {where} with {in_words(nodes)}. Ctrl-C stops it; running jobs keep training.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
     await told.wait()
@@ -274,7 +275,6 @@ def _users(state: Path, coordinator: Coordinator, address: Address) -> SharedMac
 
     return SharedMachine(
         Callers(coordinator.config.others_seen),
-        lambda caller: CallerApi(coordinator.api, caller),
         UserTokens(state / "tokens.json"),
         address.url,
         SystemClock(),
@@ -314,8 +314,7 @@ async def _end_stops(coordinator: Coordinator, hurried: asyncio.Event) -> None:
             break
         if not said:
             click.echo(
-                f"Waits until {listed(ending)} {'have' if len(ending) > 1 else 'has'} stopped, as told. "
-                "Ctrl-C again does not wait for that."
+                f"Waiting for {listed(ending)} to stop, as requested. Press Ctrl-C again to leave without waiting."
             )
             sys.stdout.flush()
         said = True
@@ -364,7 +363,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 def _cannot_listen(host: str, port: int, error: OSError | TypeError) -> str:
     number = error.errno or 0 if isinstance(error, OSError) else -1
     if number < 0 or number == errno.EADDRNOTAVAIL:  # below 0: the name is not known
-        return f"--host {host} is no IPv4 address or name of this machine: give one, such as 127.0.0.1."
+        return f"--host {host} is not an IPv4 address or name of this machine: give one, such as 127.0.0.1."
     return f"Cannot listen on {host} port {port}: {os.strerror(number)}; choose another --port."
 
 
@@ -374,8 +373,8 @@ def _url(host: str, listener: socket.socket) -> str:
     address = ipaddress.ip_address(name)
     if not address.is_loopback:
         click.echo(
-            f"Warning: on {name} other machines reach this coordinator, and nothing is encrypted: an eavesdropper "
-            "learns the token and is an operator.",
+            f"Warning: other machines can reach this coordinator on {name}, and nothing is encrypted: an eavesdropper "
+            "can read the token and act as an operator.",
             err=True,
         )
     return f"http://{'127.0.0.1' if address.is_unspecified else host}:{port}"

@@ -1,1 +1,0 @@
-"""The verbs that need no coordinator but the simulator: `simulate` and `paper`."""
