@@ -22,6 +22,7 @@ NAMES = {
     "round_trips": "C3: round trips to MongoDB per reshape and per 1,000 heartbeats",
     "decide": "D1: one decision from 10 to 10,000 jobs, beside one NumPy scan of the same table",
     "scale": "what heartbeats, turns of the loop and looks at a job cost by the number of jobs, and the past",
+    "cluster_size": "a turn of the launcher beside 5,000 nodes and 100,000 pods of others, beside one plain count",
     "extender": "what a session of Volcano's scheduler waits for us, beside a bare handler that parses the same",
     "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
     "checkpoints": "R3: a checkpoint saved, verified and loaded, beside the same with SHA-256 and a read for each",

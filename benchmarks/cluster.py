@@ -49,23 +49,24 @@ class Cluster:
         self.coordinator = Coordinator(
             store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__
         )
-        self.api, self._platform = self.coordinator.api, platform
+        self.api = self.coordinator.services
+        self._platform = platform
 
     def submit(self, doc: View) -> int:
         """The number of the last event before it."""
-        before = self.api.last_event()
-        self.api.submit(doc)
+        before = self.api.history.last_event()
+        self.api.submissions.submit(doc)
         return before
 
     def until(self, kind: str, job: str, after: int) -> View:
         """The first event of this kind for this job with a number above `after`. `WrongAnswer` if it goes wrong."""
         heard = threading.Event()
-        forget = self.api.on_event(heard.set)
+        forget = self.api.history.on_event(heard.set)
         deadline = time.monotonic() + WITHIN_S
         try:
             while True:
                 heard.clear()
-                for event in self.api.events_after(after, 1000):
+                for event in self.api.history.events_after(after, 1000):
                     after = event["_id"]
                     if event.get("job_id") == job and event["type"] == kind:
                         return event
@@ -79,7 +80,7 @@ class Cluster:
     def output(self, job: str) -> str:
         """Return the output of all of the job's trainers."""
         text, offset = b"", 0
-        while (piece := self.api.logs(job, offset, 1 << 20))[0]:
+        while (piece := self.api.output.logs(job, offset, 1 << 20))[0]:
             text, offset = text + piece[0], piece[1]
         return text.decode("utf-8", "replace")
 
@@ -93,7 +94,7 @@ class Cluster:
         """Cancel what still runs and wait until nothing of it is left."""
         with contextlib.suppress(ReshapeError):
             for job in self.coordinator.cache.jobs():
-                self.api.cancel(job)
+                self.api.operator.cancel(job)
         deadline = time.monotonic() + WITHIN_S
         while self.coordinator.cache.jobs() and time.monotonic() < deadline:
             time.sleep(0.05)

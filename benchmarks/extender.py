@@ -27,9 +27,9 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import Result, Row, Table, WrongAnswer
+from coordinator.api.services import Services
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.http.app import make_app, make_server
-from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobChanges
 
@@ -134,13 +134,22 @@ def _post(connection: http.client.HTTPConnection, verb: str, raw: bytes) -> Any:
 # the servers
 
 
-class _Coordinator:
-    """The one method of the coordinator that the extender needs, over jobs of which the first is decided."""
+class _Acting:
+    """The status of a coordinator that acts."""
+
+    def acts(self) -> bool:
+        return True
+
+
+class _ExtenderServices:
+    """The services that the extender's handler calls, over jobs of which the first is decided."""
+
+    status = _Acting()
 
     def __init__(self, waiting: int) -> None:
         owner = json.loads(_recorded("jobEnqueueable"))["job"]["PodGroup"]["ownerReferences"][0]
         jobs = [_job(n, owner["uid"]) for n in range(waiting)]
-        self.extend = VolcanoExtender({job.id: job for job in jobs}.get, dict).answer
+        self.extender = VolcanoExtender({job.id: job for job in jobs}.get, dict)
 
 
 def _job(number: int, uid: str) -> JobRecord:
@@ -158,7 +167,7 @@ class _Bare(RequestHandler):
 
 
 def _ours(waiting: int) -> HTTPServer:
-    return make_server(make_app(cast(CoordinatorApi, _Coordinator(waiting)), "no token"))
+    return make_server(make_app(cast(Services, _ExtenderServices(waiting)), "no token"))
 
 
 def _bare(_: int) -> HTTPServer:

@@ -103,8 +103,8 @@ class InPlace:
     def reshape(self, gpus: int) -> dict[str, float]:
         if self._warm:
             self.wait_ready()
-        before = self._cluster.api.last_event()
-        self._cluster.api.request(self._job, gpus, None)
+        before = self._cluster.api.history.last_event()
+        self._cluster.api.operator.request(self._job, gpus, None)
         stages: dict[str, float] = self._cluster.until("reshaped", self._job, before)["stages_s"]
         return stages
 
@@ -396,7 +396,7 @@ def measure(cluster: Cluster, folder: Path, trainer: Trainer, iterations: int, r
                     found.take(name, sides[name], one.fewer)
     found.memory = jobs["warm"].waiting_mib
     for name in jobs:
-        cluster.api.cancel(f"{name}-{trainer.name}")
+        cluster.api.operator.cancel(f"{name}-{trainer.name}")
     return found
 
 

@@ -96,7 +96,9 @@ def _submitted(folder: Path, jobs: int) -> Cost:
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # shims are detached, and their time and their sidecars' counts, too
     with running(folder, open_store(f"sqlite:///{folder / 'reshape.sqlite'}"), jobs, {1: 0.01}, "launches") as cluster:
         names = [f"job-{number}" for number in range(jobs)]
-        began, busy, first = time.monotonic(), _cpu_s(), cluster.api.last_event()
+        first = cluster.api.history.last_event()
+        began = time.monotonic()
+        busy = _cpu_s()
         for name in names:
             cluster.submit({"job_id": name, "job_type": "launches", "command": COMMAND, "num_gpus": 1})
         for name in names:

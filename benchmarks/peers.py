@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Profiles
 from adaptive_scheduler.snapshot import Gpu, Node
 from benchmarks.result import Result, Row, Table
-from experiments import report
-from experiments.comparison_policies import PLANNER
-from experiments.run import compare
-from experiments.sidecar_policy import sidecar_setup
-from experiments.traces import replay
-from experiments.workloads import build
+from reshape_papers import report
+from reshape_papers.comparison_policies import PLANNER
+from reshape_papers.run import compare
+from reshape_papers.sidecar_policy import sidecar_setup
+from reshape_papers.traces import replay
+from reshape_papers.workloads import build
 from simulator.scenario import Costs, Submission, Workload
 
 TITLE = "simulated makespan and mean completion time of the planner, beside the paper's rules and peers'"

@@ -175,8 +175,8 @@ def _check(cluster: Cluster, k: int) -> None:
     steps = [step for shape in found for step, _ in shape.steps]
     if [shape.gpus for shape in found] != [2 * k, k, 2 * k] or any(b != a + 1 for a, b in pairwise(steps)):
         raise WrongAnswer(f"job one trained on {[s.gpus for s in found]} GPUs, not once down and up, or lost a step")
-    if cluster.api.job("two")["state"] != "completed":
-        raise WrongAnswer(f"job two is {cluster.api.job('two')['state']}")
+    if cluster.api.jobs.job("two")["state"] != "completed":
+        raise WrongAnswer(f"job two is {cluster.api.jobs.job('two')['state']}")
 
 
 def of_victim(trips: Counter[RoundTrip]) -> Counter[RoundTrip]:
@@ -338,7 +338,7 @@ def wait_until_read(cluster: Cluster, count: int) -> None:
 
 def _round(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> None:
     for job in jobs:
-        answer, _ = cluster.api.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
+        answer, _ = cluster.api.messages.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
         if not msgspec.json.decode(answer, type=HeartbeatReply).known:
             raise WrongAnswer(f"the coordinator does not know {job.doc['_id']} any more")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.result import Result, Row, WrongAnswer
-from experiments.traces import replay
-from experiments.workloads import build
+from reshape_papers.traces import replay
+from reshape_papers.workloads import build
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import PolicySetup, Workload
 

@@ -21,8 +21,8 @@ from benchmarks.cluster_deadlines import figures, runs
 from benchmarks.cluster_deadlines.runs import ALGORITHMS, ClusterOutcome
 from benchmarks.cluster_deadlines.workload import SCALE, Alone, drawn
 from benchmarks.result import machine, versions
-from experiments.papers import results
 from reshape.output.tables import table
+from reshape_papers.papers import results
 from tests.cluster.bed import Bed
 from tests.cluster.bed_processes import BedError
 from tests.cluster.built_images import BuildFailed

@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.cluster_deadlines.runs import ALGORITHMS, ClusterOutcome
-from experiments.papers import results
-from experiments.papers.results import Figures, Kept, KeptExperiment
-from experiments.published_figures import PublishedFigure, published
 from reshape.output.tables import NONE
+from reshape_papers.papers import results
+from reshape_papers.papers.results import Figures, Kept, KeptExperiment
+from reshape_papers.published_figures import PublishedFigure, published
 
 HEAD = ("ALGORITHM", "MEASURE", "PAPER", "SIMULATED", "ON VOLCANO")
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.policies import POLICIES
-from experiments.workloads import build
 from reshape.client import CoordinatorRefused
-from reshape.live_paper import outcome, scaling
-from reshape.live_paper.runner import LivePlan, LiveSystem, train, written
-from reshape.live_paper.scaling import Contender
 from reshape.services.temporary_system import RunFailed
+from reshape_papers.live_paper import outcome, scaling
+from reshape_papers.live_paper.runner import LivePlan, LiveSystem, train, written
+from reshape_papers.live_paper.scaling import Contender
+from reshape_papers.workloads import build
 from simulator.scenario import NoWorkload, Workload
 from tests.cluster import installed, steps_job, training_images
 from tests.cluster.bed import Bed

@@ -54,7 +54,7 @@ def measure(
             gap.settle(side)
         job.wait_ready()
         status = gap.shim_status(cluster.launch_folder("overhead"))
-        (event,) = [e for e in cluster.api.events_after(job.began, 1000) if e["type"] == "started"]
+        (event,) = [e for e in cluster.api.history.events_after(job.began, 1000) if e["type"] == "started"]
         pids = {"sidecar": event["sidecar_pid"], "shim": status["shim_pid"]}
         time.sleep(calm_s)
         began, before = time.monotonic(), {name: cpu_s(pid) for name, pid in pids.items()}
@@ -62,7 +62,7 @@ def measure(
         took = time.monotonic() - began
         shares = {name: (cpu_s(pid) - before[name]) / took for name, pid in pids.items()}
         steps = step_s(job), step_s(plain)
-    cluster.api.cancel("overhead")
+    cluster.api.operator.cancel("overhead")
     return shares, steps
 
 

@@ -16,11 +16,11 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import report
-from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, speed_up
-from experiments.comparison_policies.pollux import Pollux
-from experiments.comparison_policies.round_policies import RoundPolicy, RoundScheduler
-from experiments.workloads.sidecar_workloads import workload_s
+from reshape_papers import report
+from reshape_papers.comparison_policies.allotment import Allotment, AllotmentRequest, speed_up
+from reshape_papers.comparison_policies.pollux import Pollux
+from reshape_papers.comparison_policies.round_policies import RoundPolicy, RoundScheduler
+from reshape_papers.workloads.sidecar_workloads import workload_s
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Planner, PolicySetup, Workload
 

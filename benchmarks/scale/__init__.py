@@ -187,7 +187,7 @@ def _sidecars(jobs: list[Running], rng: random.Random) -> None:
 
 def _report(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> None:
     for job in jobs:
-        cluster.api.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
+        cluster.api.messages.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
 
 
 def run(options: argparse.Namespace) -> Result:

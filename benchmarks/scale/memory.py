@@ -32,7 +32,7 @@ def _grown_kib(database: Path, key: bytes, count: int) -> float:
     cluster.coordinator.elector.try_to_lead()
     cluster.coordinator.loop.tick()
     for name, raw, signature in beats:
-        cluster.api.heartbeat(name, 1, raw, signature)
+        cluster.api.messages.heartbeat(name, 1, raw, signature)
     cluster.coordinator.loop.tick()
     gc.collect()
     grown = _resident_kib() - before

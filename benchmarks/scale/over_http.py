@@ -24,7 +24,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import WrongAnswer
-from coordinator.http.heartbeats.server_limits import allow_connections
+from coordinator.http.server_limits import allow_connections
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 
 CONNECTIONS = 8
