@@ -24,7 +24,7 @@ halves = failed=; \
 	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference dist lock clean
+.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference dist images lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -64,7 +64,7 @@ bench: install ## measure, and print the numbers that README quotes
 bench-cluster: install ## the Slaml paper's PyTorch jobs on a real Volcano (20 min; ARGS="--jobs 3"), or EXPERIMENT=elastic-w1 in pods (25 min)
 	@$(BIN)/python -m benchmarks.$(if $(EXPERIMENT),cluster_experiment $(EXPERIMENT),cluster_deadlines) $(ARGS)
 
-cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)
+cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 10 min)
 	@$(BIN)/python -m tests.cluster.bed up && $(BIN)/python -m tests.cluster.bed images
 
 cluster-down: install ## end it, and remove all that it made
@@ -96,6 +96,10 @@ reference: install ## write the pages of docs/reference that are made from the c
 
 dist: install ## wheels and sdists of all distributions in dist/, each tried in fresh environments of Python 3.11 to 3.14 (10 min; ARGS=--build-only)
 	@$(BIN)/python .ci/dist.py $(ARGS)
+
+images: ## the image for amd64 and arm64 with a list of what is in it: make images NAME=registry.example.com/ml/volcano-reshape PUSH=1
+	@test -n "$(NAME)" || { echo "Say where it shall go: make images NAME=registry.example.com/ml/volcano-reshape" >&2; exit 1; }
+	@$(PYTHON) .ci/images.py $(NAME) $(if $(ARCHITECTURES),--architectures $(ARCHITECTURES)) $(if $(PUSH),--push) $(if $(ARGS),-- $(ARGS))
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "uv was not found: install it (pip install uv) and run make lock again" >&2; exit 1; }

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECTS = {"volcano_reshape": ROOT, "reshape_client": ROOT / "reshape", "reshape_hooks": ROOT / "reshape_hooks"}
+PROJECTS = {
+    "volcano_reshape": ROOT,
+    "reshape_client": ROOT / "reshape",
+    "reshape_hooks": ROOT / "reshape_hooks",
+    "reshape_papers": ROOT / "reshape_papers",
+}
+NEEDS = {"reshape_papers": "volcano_reshape"}  # of ours, whose wheel is installed with it
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 LIMIT_S = 1_200  # for one command; pip may have to build a package for a new Python
 
@@ -41,15 +47,21 @@ TRIALS = {
         Trial(
             ("reshape", "up", "--gpus", "1xV100", "--port", "0"), r"started by Ansible.*pip install '.\[launch\]'", 1
         ),
-        Trial(
-            ("reshape", "simulate", "--workload", "case-study", "--seeds", "1", "--plot", "p"),
-            r"install volcano-reshape\[plot\]",
-            1,
-        ),
+        Trial(("reshape", "paper", "case-study"), r"It comes with reshape-papers, which is not installed: run `pip", 1),
         Trial(("python", "-c", CLIENT), r"Client"),
     ),
     "reshape_client": (Trial(("python", "-c", CLIENT), r"Client"),),
     "reshape_hooks": (Trial(("python", "-c", HOOKS), r"StopFlag"),),
+    "reshape_papers": (
+        Trial(("reshape", "--help"), r"(?s)Science:.*paper +Rerun a published experiment"),
+        Trial(("reshape", "paper", "case-study", "--seeds", "1"), r"case-study"),
+        Trial(
+            ("reshape", "simulate", "--workload", "case-study", "--seeds", "1", "--plot", "p"),
+            r"install reshape-papers\[plot\]",
+            1,
+        ),
+        Trial(("reshape", "profile", "import-trace", "--help"), r"FORMAT and its folder"),
+    ),
 }
 
 
@@ -129,7 +141,9 @@ def faults_of(package: Path, python: str) -> Iterator[str]:
         here = Path(made)
         subprocess.run([python, "-m", "venv", str(here / "venv")], check=True)
         programs = here / "venv" / "bin"
-        install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(package)]
+        beside = sorted(package.parent.glob(f"{NEEDS[name]}-*.whl")) if name in NEEDS else []
+        packages = [str(package), *map(str, beside)]
+        install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", *packages]
         installed = _run_as_stranger([str(programs / "python"), *install], here)
         if installed.returncode:
             yield f"{package.name} cannot be installed with {python}:\n{installed.stdout}{installed.stderr}"

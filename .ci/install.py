@@ -21,13 +21,15 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / ".installing"  # there while pip works: what it left cannot be trusted
 LOCK = ROOT / "requirements.lock"
+PROJECTS = (ROOT, ROOT / "reshape_papers")
 HEAVY = "tensorflow"
 NO_VENV = "on Debian and Ubuntu install python3-venv, then run make again."
 
 
 def stamp() -> Path:
-    """Return the file that marks a complete set-up; its name is a hash of lock, project file and folder."""
-    wanted = LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()
+    """Return the file that marks a complete set-up; its name is a hash of lock, project files and folder."""
+    projects = ((project / "pyproject.toml").read_bytes() for project in PROJECTS)
+    wanted = LOCK.read_bytes() + b"".join(projects) + str(ROOT).encode()
     return VENV / f".installed-{hashlib.sha256(wanted).hexdigest()[:16]}"
 
 
@@ -108,7 +110,8 @@ def main() -> None:
     say("Setting up .venv: a few minutes the first time, nothing after that.")
     make_venv()
     install_lock()
-    if not pip("--no-build-isolation", "--no-deps", "-e", "."):
+    editable = (word for project in PROJECTS for word in ("-e", str(project)))
+    if not pip("--no-build-isolation", "--no-deps", *editable):
         sys.exit("The project itself could not be installed: see pip's message above.")
     for old in VENV.glob(".installed-*"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference and the schema `Submission` of openapi.yaml: `make reference`.
+"""Writes the pages of docs/reference, parts of openapi.yaml and the CRD, and field_names.py: `make reference`.
 
 A second run changes nothing. With --check it writes nothing and ends with 1 if a file is not as it would be written;
 `make check` runs that.
@@ -14,10 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
-from reference_pages import command_line, events, http_api, job, metrics, settings, sidecar_api  # noqa: E402
+from reference_pages import command_line, events, helm_values, http_api, job, metrics, settings, sidecar_api, slaml_crd  # noqa: E402
 
-from experiments.papers import page as papers  # noqa: E402
+from reshape_papers.papers import page as papers  # noqa: E402
 
+VALUES = "manifests/values.yaml"
+SLAML_CRD = "manifests/base/slaml-crd.yaml"
 COMMANDS, OPENAPI = "docs/reference/command-line.md", "coordinator/http/openapi.yaml"
 PAPERS = "docs/papers.md"  # from the figures that `reshape paper all` kept: nothing is simulated here
 
@@ -26,6 +28,8 @@ def files(root: Path) -> Iterable[tuple[str, str]]:
     """Yield path and content of each generated file."""
     openapi = job.openapi((root / OPENAPI).read_text(encoding="utf-8"))
     yield OPENAPI, openapi
+    yield SLAML_CRD, slaml_crd.crd_text((root / SLAML_CRD).read_text(encoding="utf-8"))
+    yield "coordinator/model/field_names.py", job.field_names()
     yield "docs/reference/job.md", job.page()
     yield "docs/reference/job.schema.json", job.schema()
     yield COMMANDS, command_line.page((root / COMMANDS).read_text(encoding="utf-8"))
@@ -34,6 +38,7 @@ def files(root: Path) -> Iterable[tuple[str, str]]:
     yield "docs/reference/metrics.md", metrics.page()
     yield "docs/reference/events.md", events.page()
     yield "docs/reference/sidecar-api.md", sidecar_api.page()
+    yield "docs/reference/helm-values.md", helm_values.page((root / VALUES).read_text(encoding="utf-8"))
     yield PAPERS, papers.page((root / PAPERS).read_text(encoding="utf-8"))
 
 

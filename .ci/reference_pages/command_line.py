@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 
 import click
 
 from reference_pages.markdown import table
 from reshape.cli.main import cli
+from reshape.cli.papers_verbs import PapersVerb
 
 BEGIN = "<!-- begin: written by make reference -->\n"
 END = "<!-- end: written by make reference -->\n"
@@ -32,9 +34,19 @@ def _command(command: click.Command, called: str) -> Iterator[str]:
     if rows:
         yield table(("Option", "Meaning"), rows)
     if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
+        for name, inner in subcommands(command, context):
             if not inner.hidden:
                 yield from _command(inner, f"{called} {name}")
+
+
+def subcommands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield a group's commands, sorted by name, with those of reshape-papers, without which no page is whole."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, PapersVerb):
+            sys.exit(f"`reshape {name}` is not installed here: run `make install`, then this again.")
+        yield name, command
 
 
 def _help(command: click.Command) -> str:

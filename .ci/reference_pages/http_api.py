@@ -19,7 +19,8 @@ change it there. What a request may hold and what each answer looks like is test
 
 On a shared machine the socket `/run/reshape/reshape.sock` knows who calls ([how-to/shared-machine.md](../how-to/shared-machine.md)). Elsewhere
 show the token as `Authorization: Bearer TOKEN`. `reshape up` keeps it in `api.token` of its state folder, a cluster in the
-Secret `reshape-keys`. An answer of 400 and above is `{"error": {"sentence": ..., "problems": [...], "id": ...}}`. Times are
+Secret `reshape-keys`; a cluster also takes the tokens of its users and service accounts, each with the rights that Kubernetes
+gives it ([how-to/sharing-a-cluster.md](../how-to/sharing-a-cluster.md)). An answer of 400 and above is `{"error": {"sentence": ..., "problems": [...], "id": ...}}`. Times are
 seconds since 1970 unless a name ends in `_s`, which is a duration in seconds.
 
 ```sh

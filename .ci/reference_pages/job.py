@@ -1,15 +1,16 @@
-"""Makes what coordinator/model/schema/job_fields.py describes: the page of job documents and two schemas of them."""
+"""Makes what coordinator/model/schema declares: the page of job documents, two schemas of them, and names for mypy."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from coordinator.model import fields
-from coordinator.model.schema import job_fields, job_schema
+from coordinator.model.schema import job_fields, job_schema, row_fields
+from coordinator.model.schema.field_types import types_of_fields
 from coordinator.stores.bootstrap import shipped
 from reference_pages.markdown import row
 
@@ -109,7 +110,7 @@ def page() -> str:
 
 
 def _groups() -> Iterator[str]:
-    for title, group in job_fields.GROUPS.items():
+    for title, group in job_fields.GROUPED.items():
         rows = ["| Field | Type | Where it is left out | What it says | Example |", "|---|---|---|---|---|"]
         rows += [_row(field) for field in group]
         yield f"## {title}\n" + "\n".join(rows) + "\n"
@@ -117,7 +118,7 @@ def _groups() -> Iterator[str]:
 
 def _row(field: job_fields.Field) -> str:
     cells = (
-        f"`{field.name}`", field.type_words or job_schema.type_words(field.schema), field.default, field.meaning,
+        f"`{field.name}`", job_schema.type_words(job_schema.schema_of(field.kind)), field.default, field.meaning,
         f"`{json.dumps(field.example)}`",
     )  # fmt: skip
     return row(*cells)
@@ -152,17 +153,17 @@ def openapi(text: str) -> str:
     """Return the API description `text` with the schema `Submission` replaced by the generated one."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    lines = ["    Submission:\n", *_yaml_lines(job_schema.submission(), "      ")]
+    lines = ["    Submission:\n", *yaml_lines(job_schema.submission(), "      ")]
     return before + BEGIN + "".join(lines) + END + after
 
 
-def _yaml_lines(schema: dict[str, Any], indent: str) -> Iterator[str]:
+def yaml_lines(schema: dict[str, Any], indent: str) -> Iterator[str]:
     """Yield the schema as YAML lines; a value that fits stays on one line, as in the rest of the file."""
     for key, value in schema.items():
         line = f"{indent}{key}: {_flow(value)}\n"
         if key == "properties":
             yield f"{indent}{key}:\n"
-            yield from _yaml_lines(value, indent + "  ")
+            yield from yaml_lines(value, indent + "  ")
         elif len(line) <= LONG or not isinstance(value, dict):
             yield line
         else:
@@ -178,3 +179,32 @@ def _flow(value: Any) -> str:
 def schema() -> str:
     """Return the text of docs/reference/job.schema.json."""
     return json.dumps(job_schema.document(fields.KNOWN), indent=2) + "\n"
+
+
+NAMES_HEAD = '''\
+"""Names the fields of `jobs`, `gpus` and `nodes` for mypy. Written by `make reference` from `coordinator.model.schema`.
+
+Fields are declared there; mypy reads names only where they are written as text.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+'''
+
+
+def field_names() -> str:
+    """Return the text of coordinator/model/field_names.py."""
+    names: dict[str, Iterable[str]] = {
+        "PublicJobField": job_fields.FIELDS,
+        "CoordinatorJobField": types_of_fields(row_fields.JobStatus),
+        "SystemJobField": types_of_fields(row_fields.JobAdministration),
+        "GpuField": types_of_fields(row_fields.GpuFields),
+        "NodeField": types_of_fields(row_fields.NodeFields),
+    }
+    return NAMES_HEAD + "\n" + "\n".join(_literal(name, fields) for name, fields in names.items())
+
+
+def _literal(name: str, fields: Iterable[str]) -> str:
+    lines = "".join(f'    "{field}",\n' for field in fields)
+    return f"{name} = Literal[\n{lines}]\n"

@@ -13,10 +13,13 @@ from coordinator.config import Config
 from launcher.admission.inject import PodSettings
 from launcher.cluster.config import LauncherSettings
 from launcher.image_builder import BuilderSettings
+from reference_pages.command_line import subcommands
 from reference_pages.markdown import field_docs, table
 from reshape.cli.main import cli
 
 OTHERS = {
+    "RESHAPE_NOTIFY_ME": "Webhook of each command or script that you submit from this shell or notebook "
+    "(`docs/how-to/notifications.md`)",
     "RESHAPE_LOG": "How much coordinator, launcher, node agent and `reshape up` log: `DEBUG`, `INFO`, `WARNING`; `INFO` on a cluster, else `WARNING`",
     "RESHAPE_LOG_FORMAT": "`text`, for people, or `json`, one object a line, of the same processes and of the sidecars of pods (`text`)",
     "RESHAPE_SOCKET": "The Unix socket of a shared machine, of `reshape up --shared` and of all who call it (`/run/reshape/reshape.sock`)",
@@ -45,7 +48,7 @@ Environment variables. Written by `make reference` from the classes that hold th
 no sense stops the start, with the variable's name. Durations are in seconds, switches are 0 or 1, lists are written `a,b`.
 
 `reshape up` and `reshape coordinator` read them once, at their start. On a cluster they stand in the ConfigMap
-`reshape-settings` (`manifests/base/kustomization.yaml`), for coordinator and launcher together. `reshape policy` shows which
+`reshape-settings` (`settings` of the Helm chart, or `manifests/base/kustomization.yaml`), for coordinator and launcher together. `reshape policy` shows which
 values of the scheduler are in force.
 """
 SCHEDULER = """\
@@ -132,5 +135,5 @@ def _options(group: click.Group = cli, called: str = "reshape") -> Iterator[tupl
 def _all_options(command: click.Command, called: str) -> Iterator[tuple[str, click.Option]]:
     yield from ((called, each) for each in command.params if isinstance(each, click.Option) and each.envvar)
     if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
+        for name, inner in subcommands(command, click.Context(command)):
             yield from _all_options(inner, f"{called} {name}")
