@@ -20,7 +20,7 @@ from tests import documents
 from tests.saboteurs.saboteur import Outdated, saboteurs
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher", "simulator", "experiments")
+PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher", "simulator", "reshape_papers")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LAUNCHER = tuple(
     f"launcher/{name}.py"
@@ -193,9 +193,8 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
             continue
         remarks = "\n".join(REMARK.findall(text)) if name.endswith(".py") else text
         after_its_name = " ".join(OF_ALGORITHMS.findall(remarks))
-        bare = (
-            SECTION.findall(remarks) if name.startswith(("adaptive_scheduler/", "simulator/", "experiments/")) else []
-        )
+        by_papers = name.startswith(("adaptive_scheduler/", "simulator/", "reshape_papers/"))
+        bare = SECTION.findall(remarks) if by_papers else []
         named = {*re.findall(r"\d(?:\.\d+)?", after_its_name), *bare}
         unknown += [f"{name}: {it}" for it in sorted((named - sections) | (set(ID.findall(remarks)) - ids))]
     assert unknown == []

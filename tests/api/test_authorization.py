@@ -28,7 +28,18 @@ from tests.patience import patient
 PATHS = yaml.safe_load(OPENAPI)["paths"]
 OPERATIONS = [(m.upper(), p, d) for p, item in PATHS.items() for m, d in item.items() if m in ("get", "post", "delete")]
 CLOSED = [
-    (m, p.format(job_id="a", decision_id="d", table="overheads", node="n", slaml="slaml.a.b", token_id="t"))
+    (
+        m,
+        p.format(
+            job_id="a",
+            decision_id="d",
+            table="overheads",
+            node="n",
+            slaml="slaml.a.b",
+            token_id="t",
+            reservation_id="r",
+        ),
+    )
     for m, p, d in OPERATIONS
     if "security" not in d
 ]

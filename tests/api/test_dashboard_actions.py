@@ -53,7 +53,7 @@ def test_a_job_is_suspended_and_resumed_by_forms() -> None:
 
 
 def test_a_job_that_has_ended_is_run_again_by_a_form(browser: Browser, world: World) -> None:
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: bool(w.users.get("jobs", "one")["closed"]))
     assert "Run again" in browser.get("/jobs/one").raw.decode()
     answer = browser.post("/jobs/one/rerun", {"csrf": browser.proof})

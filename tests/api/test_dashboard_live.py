@@ -6,9 +6,11 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from coordinator.dashboard.pages import Page, Pages
 from coordinator.model import states as s
@@ -67,7 +69,7 @@ def test_a_reshape_arrives_in_an_open_page_without_reloading() -> None:
     with serve(world.api) as live:
         browser = Browser.logged_in(live)
         with following(live, browser, "/", version_of(browser, "/")) as follower:
-            world.api.request("one", 2, None)
+            world.api.operator.request("one", 2, None)
             world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
             eventually(lambda: any("<b>2<small> of 4" in p.get("summary", "") for p in follower.parts), "2 of 4 in use")
 
@@ -136,3 +138,17 @@ def test_all_who_look_at_a_page_share_its_making(monkeypatch: Any) -> None:
 def test_a_page_whose_job_is_unknown_is_not_followed() -> None:
     with serve(World().api) as live:
         assert Browser.logged_in(live).get("/live?of=/jobs/none").status == 404
+
+
+def test_each_who_looks_has_times_in_the_own_zone() -> None:
+    world = World.training([1, 2, 4])
+    here = {zone: datetime.fromtimestamp(world.clock.wall(), ZoneInfo(zone)) for zone in ("Asia/Tokyo", "Asia/Dhaka")}
+    with serve(world.api) as live, ExitStack() as all_open:
+        browser = Browser.logged_in(live)
+        followers = {}
+        for zone in here:
+            browser.cookies["reshape-zone"] = zone
+            followers[zone] = all_open.enter_context(following(live, browser, "/jobs/one"))
+        for zone, follower in followers.items():
+            eventually(lambda follower=follower: bool(follower.parts), what=f"the page for {zone}")
+            assert f"{here[zone]:%Y-%m-%d %H:}" in follower.parts[0]["events"]

@@ -8,7 +8,18 @@ import pytest
 
 from coordinator.http.dashboard.base_page import POLICY
 from coordinator.http.dashboard.handlers import ADDRESSES
-from coordinator.http.dashboard.login import LINK_S, MOST_LINKS, MOST_LINKS_OF_ONE, SESSION_S, OneTimeLinks, Sessions
+from coordinator.http.dashboard.login import (
+    LINK_S,
+    MOST_LINKS,
+    MOST_LINKS_OF_ONE,
+    MOST_SESSIONS,
+    MOST_SESSIONS_OF_ONE,
+    SESSION_S,
+    LinkUser,
+    OneTimeLinks,
+    Sessions,
+    TokenSessions,
+)
 from tests.api.browser import Browser
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import Live, serve
@@ -130,11 +141,11 @@ def test_no_address_of_the_dashboard_is_one_of_the_api() -> None:
 
 def test_links_of_one_user_of_a_shared_machine_push_out_no_others_and_let_no_other_in() -> None:
     links = OneTimeLinks()
-    ann = links.make(0.0, 1001)
-    bens = [links.make(0.0, 1002) for _ in range(MOST_LINKS)]
+    ann = links.make(0.0, LinkUser(1001))
+    bens = [links.make(0.0, LinkUser(1002)) for _ in range(MOST_LINKS)]
     assert not links.take(ann, 1.0, 1002) and not links.take(ann, 1.0), "nobody else, and it is not used up"
     assert links.take(ann, 1.0, 1001)
-    assert [links.take(link, 1.0, 1002) for link in bens].count(True) == MOST_LINKS_OF_ONE
+    assert [links.take(link, 1.0, 1002) for link in bens].count(LinkUser(1002)) == MOST_LINKS_OF_ONE
 
 
 def test_a_session_of_a_shared_machine_is_one_users() -> None:
@@ -144,3 +155,14 @@ def test_a_session_of_a_shared_machine_is_one_users() -> None:
     assert sessions.user_of(value, 1000.0 + SESSION_S) is None
     assert sessions.user_of(sessions.begin(1000.0), 1000.0) is None, "one for nobody is no user's"
     assert sessions.user_of(value.replace(".1001.", ".1002."), 1000.0) is None
+
+
+def test_sessions_of_a_clusters_users_end_and_those_of_one_push_out_no_others() -> None:
+    sessions = TokenSessions()
+    ann = sessions.begin("hers", "ann", 0.0)
+    bens = [sessions.begin(f"his-{number}", "ben", 1.0) for number in range(MOST_SESSIONS)]
+    assert [bool(sessions.token_of(one, 2.0)) for one in bens].count(True) == MOST_SESSIONS_OF_ONE
+    assert sessions.token_of(ann, SESSION_S - 1) == "hers"
+    assert sessions.token_of(ann, SESSION_S) == sessions.token_of(None, 0.0) == sessions.token_of("", 0.0) == ""
+    sessions.end(bens[-1])
+    assert sessions.token_of(bens[-1], 2.0) == ""

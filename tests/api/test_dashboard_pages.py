@@ -6,13 +6,15 @@ import html
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from html.parser import HTMLParser
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from coordinator.api.page_reads import TAIL
-from coordinator.dashboard.pages import JOBS_PER_PAGE, Pages
+from coordinator.api.job_output import TAIL
+from coordinator.dashboard.pages import JOBS_PER_PAGE, Pages, coded
 from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.api.browser import Browser
@@ -86,7 +88,7 @@ def test_the_fleet_shows_each_gpu_with_its_job_and_the_holes(browser: Browser, w
     text = seen(browser, "/")
     assert "4 of 4 GPUs in use" in text
     assert text.count("first") >= 4
-    world.api.cancel("first")
+    world.api.operator.cancel("first")
     world.run(lambda w: w.states().get("first") == s.CANCELLED and w.states()["second"] == s.RUNNING)
     text = seen(browser, "/")
     assert "2 of 4 GPUs in use 2 idle" in text
@@ -95,7 +97,7 @@ def test_the_fleet_shows_each_gpu_with_its_job_and_the_holes(browser: Browser, w
 
 def test_a_gpu_that_is_promised_to_another_job_is_marked(world: World) -> None:
     world.submit("third", [1], LONG)
-    world.api.cancel("first")
+    world.api.operator.cancel("first")
     with serve(world.api) as live:
         browser = Browser.logged_in(live)
         for _ in range(30):
@@ -107,7 +109,7 @@ def test_a_gpu_that_is_promised_to_another_job_is_marked(world: World) -> None:
 
 def test_the_queue_tells_why_a_job_waits_and_when_it_starts(browser: Browser, world: World) -> None:
     text = seen(browser, "/jobs?show=waiting")
-    view = world.api.job("second")
+    view = world.api.jobs.job("second")
     assert view["message"] in text
     assert "starts in about" in text
     assert "second" not in seen(browser, "/jobs?show=running")
@@ -124,7 +126,7 @@ def test_a_job_that_can_never_start_is_told_in_red(browser: Browser, world: Worl
 
 def test_ended_and_refused_jobs_have_pages_of_their_own(browser: Browser, world: World) -> None:
     world.users.insert("jobs", {"_id": "odd", "job_id": "odd", "state": "submitted", "num_gpus": "many"})
-    world.api.cancel("second")
+    world.api.operator.cancel("second")
     world.run(lambda w: w.states()["second"] == s.CANCELLED)
     assert "second cancelled" in seen(browser, "/jobs?show=ended")
     assert "odd" in seen(browser, "/jobs?show=refused")
@@ -133,7 +135,7 @@ def test_ended_and_refused_jobs_have_pages_of_their_own(browser: Browser, world:
 
 def test_a_job_has_a_page_with_all_that_is_known_of_it(browser: Browser) -> None:
     text = seen(browser, "/jobs/first")
-    assert "state running" in text
+    assert "Job first running" in text and "state running" not in text, "what the head says is not said again"
     assert "gpus 4 (emulated): gpu-0, gpu-1, gpu-2, gpu-3" in text
     assert browser.get("/jobs/nobody").status == 404
 
@@ -207,6 +209,58 @@ def test_gpus_that_do_the_same_are_one_tile_that_says_whose_and_since_when(world
         assert re.search(r"<small>mia · \d\d:\d\d</small>", raw)
 
 
+def test_idle_gpus_that_a_reservation_keeps_say_for_whom() -> None:
+    world = World()
+    world.tick()
+    now = world.clock.wall()
+    world.api.reservations.reserve({"gpus": 2, "from": now, "until": now + 3600, "user": "ada"})
+    world.tick()
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        assert "0 of 4 GPUs in use 2 idle 2 kept by reservations" in seen(browser, "/")
+        raw = browser.get("/").raw.decode()
+        assert raw.count('<li class="gpu kept n2"') == 1
+        assert raw.count("<td>kept for ada</td>") == 2
+
+
+def test_a_fleet_of_several_types_says_how_many_of_each_are_idle() -> None:
+    world = World(nodes=[FoundNode("m", (FoundGpu("m-0", "A100", None, True),))])
+    world.submit("first", [4], LONG, gpu_type="V100")
+    world.run(lambda w: w.states()["first"] == s.RUNNING)
+    with serve(world.api) as live:
+        assert "1 idle : 1 A100, 0 V100" in seen(Browser.logged_in(live), "/")
+
+
+def test_a_job_in_the_queue_that_has_no_expected_start_says_why(browser: Browser, world: World) -> None:
+    world.api.operator.suspend("second")
+    world.run(lambda w: bool(w.job("second").doc.get("suspended")))
+    world.tick()
+    assert '<p class="waits">suspended until it is resumed</p>' in browser.get("/").raw.decode()
+
+
+def test_commands_within_a_sentence_are_shown_as_code_and_nothing_else_of_it_is_markup(
+    browser: Browser, world: World
+) -> None:
+    world.api.operator.suspend("second")
+    world.run(lambda w: "resume" in str(w.job("second").doc.get("message")))
+    raw = browser.get("/jobs/second").raw.decode()
+    assert raw.count("<code>reshape resume second</code> lets it start") > 1
+    assert coded("`<b>` & <i>`") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;`"
+
+
+def test_the_last_decisions_lead_to_themselves(browser: Browser) -> None:
+    (found, *_) = re.findall(r'<a href="/decisions#(decision-[^"]+)">', browser.get("/").raw.decode())
+    assert f'id="{unquote(found)}"' in browser.get("/decisions").raw.decode()
+
+
+def test_lists_of_jobs_say_since_when_each_runs_and_how_long_it_ran(browser: Browser, world: World) -> None:
+    assert re.search(r"Since Expected first .* \d\d:\d\d ends", seen(browser, "/jobs"))
+    world.pass_time(130.0)
+    world.api.operator.cancel("first")
+    world.run(lambda w: bool(w.users.get("jobs", "first")["closed"]))
+    assert re.search(r"first .* cancelled .* 2m ", seen(browser, "/jobs?show=ended"))
+
+
 def test_of_many_nodes_a_map_is_shown_with_each_gpu() -> None:
     nodes = [FoundNode(f"m{n}", tuple(FoundGpu(f"m{n}-{i}", "A100", None, True) for i in range(8))) for n in range(12)]
     world = World(nodes=nodes)
@@ -260,9 +314,45 @@ def test_the_timeline_goes_back_and_forth_in_time() -> None:
         assert 'rel="next"' in before and ">now</a>" in before
 
 
+def test_the_timeline_shows_the_time_that_an_address_names_and_is_shown_closer_and_wider() -> None:
+    world = World.training([1, 2, 4], LONG)
+    world.pass_time(60.0)
+    now = int(world.clock.wall())
+
+    def shown(raw: str) -> list[int]:
+        return [int(found) for found in re.findall(r'data-(?:from|until)="(\d+)"', raw)]
+
+    def follow(raw: str, words: str) -> list[int]:
+        (link,) = re.findall(f'<a href="([^"]*)">{words}</a>', raw)
+        return shown(browser.get(html.unescape(link)).raw.decode())
+
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        raw = browser.get(f"/timeline?from={now - 40}&until={now + 40}").raw.decode()
+        assert shown(raw) == [now - 40, now + 40]
+        assert '<g class="now">' in raw
+        assert follow(raw, "closer") == [now - 20, now + 20]
+        assert follow(raw, "wider") == [now - 80, now + 80]
+        for odd in ("from=x&until=y", f"from={now}&until={now}", "from=1&until=99999999999", "from=-5&until=7"):
+            begin, end = shown(browser.get(f"/timeline?last=10&{odd}").raw.decode())
+            assert end - begin == 900, "what makes no sense shows the last ten minutes"
+
+
+@pytest.mark.parametrize("zone", ["", "Nowhere/At_all", "../../etc/passwd", "Asia", "x" * 9_000, "Asia/Kathmandu"])
+def test_pages_have_their_times_in_the_zone_that_the_browser_names(zone: str) -> None:
+    world = World.training([1, 2], LONG)
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        browser.cookies["reshape-zone"] = zone
+        raw = browser.get("/jobs/one").raw.decode()
+    known = ZoneInfo(zone) if zone == "Asia/Kathmandu" else None
+    started = datetime.fromtimestamp(world.job("one").doc["start_ts"], known)
+    assert f"<dd>{started:%Y-%m-%d %H:%M:%S}</dd>" in raw
+
+
 def test_events_are_told_in_groups_by_what_came_of_them() -> None:
     world = World.training([1, 2, 4])
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
     with serve(world.api) as live:
         text = seen(Browser.logged_in(live), "/jobs/one")
@@ -280,12 +370,12 @@ def test_the_head_of_a_job_tells_how_much_its_deadline_leaves() -> None:
 
 def test_the_values_that_a_job_reports_are_drawn_and_told(world: World) -> None:
     world.submit("curve", [4], falling := Behaviour(iterations=4_000, value=2.0, value_name="loss"))
-    world.api.cancel("first")
+    world.api.operator.cancel("first")
     world.run(lambda w: w.states()["curve"] == s.RUNNING)
     for _ in range(10):
         world.pass_time(5.0)
         falling.value = (falling.value or 0.0) * 0.9
-    points = world.api.curve("curve")["values"]
+    points = world.api.jobs.curve("curve")["values"]
     assert len(points) > 1
     with serve(world.api) as live:
         raw = Browser.logged_in(live).get("/jobs/curve").raw.decode()
@@ -299,7 +389,7 @@ def test_the_curve_of_a_job_is_still_there_when_it_has_ended() -> None:
     falling = Behaviour(iterations=120, value=2.0, value_name="loss")
     world = World.training([1, 2, 4], falling)
     world.pass_time(6.0)
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
     world.run(lambda w: w.states()["one"] == s.COMPLETED and bool(w.users.get("jobs", "one")["closed"]))
     with serve(world.api) as live:
@@ -319,7 +409,7 @@ def test_the_curve_of_a_job_is_still_there_when_it_has_ended() -> None:
 
 def test_the_timeline_shows_each_gpu_and_marks_a_reshape() -> None:
     world = World.training([1, 2, 4])
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
     world.pass_time(30.0)
     with serve(world.api) as live:
@@ -337,7 +427,9 @@ def test_the_decisions_page_shows_the_newest_with_their_rejected_candidates(brow
     world = World.training([1, 2, 4])
     with serve(world.api) as live:
         text = seen(Browser.logged_in(live), "/decisions")
-        rejected = [c["rejected"] for d in world.api.decisions("one", 10) for c in d["candidates"] if c["rejected"]]
+        rejected = [
+            c["rejected"] for d in world.api.history.decisions("one", 10) for c in d["candidates"] if c["rejected"]
+        ]
         assert rejected
         assert all(reason in text for reason in rejected)
 
@@ -349,23 +441,23 @@ def test_a_page_of_ended_jobs_reads_only_those(world: World, monkeypatch: pytest
     read: list[str] = []
     get = type(world.store).get
     monkeypatch.setattr(type(world.store), "get", lambda *a: (read.append(a[2]), get(*a))[1])
-    found = world.api.jobs_page("ended", "old", 10, 5)
+    found = world.api.jobs.jobs_page("ended", "old", 10, 5)
     assert [view["job_id"] for view in found["jobs"]] == [f"old-{number}" for number in (19, 18, 17, 16, 15)]
     assert (found["total"], len(read)) == (30, 5)
     monkeypatch.setattr(type(world.store), "scan", lambda *_: pytest.fail("all names were read again"))
-    assert len(world.api.jobs_page("ended", "", 0, 200)["jobs"]) == 30
+    assert len(world.api.jobs.jobs_page("ended", "", 0, 200)["jobs"]) == 30
 
 
 def test_a_job_that_has_just_ended_is_listed_at_once(world: World) -> None:
-    assert world.api.jobs_page("ended", "", 0, 10)["total"] == 0
-    world.api.cancel("second")
+    assert world.api.jobs.jobs_page("ended", "", 0, 10)["total"] == 0
+    world.api.operator.cancel("second")
     world.run(lambda w: bool(w.job("second").doc.get("closed")))
-    assert [view["job_id"] for view in world.api.jobs_page("ended", "", 0, 10)["jobs"]] == ["second"]
+    assert [view["job_id"] for view in world.api.jobs.jobs_page("ended", "", 0, 10)["jobs"]] == ["second"]
 
 
 def test_a_page_of_decisions_reads_only_those(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(world.store), "list", lambda *_: pytest.fail("a whole table was read"))
-    found, more = world.api.decided(0, 1)
+    found, more = world.api.history.decided(0, 1)
     assert [view["job_id"] for view in found] == ["second"]
     assert more
 
@@ -393,8 +485,9 @@ def test_a_page_of_200_jobs_takes_little_of_a_processor(world: World) -> None:
     for number in range(200):
         world.submit(f"many-{number}", [2])
     world.decide()
-    world.api.jobs_page("waiting", "", 0, 200)  # works out the expected times, as each turn of the loop does
-    pages, taken = Pages(str), []
+    world.api.jobs.jobs_page("waiting", "", 0, 200)  # works out the expected times, as each turn of the loop does
+    pages = Pages(lambda zone: str)
+    taken = []
     for _ in range(5):
         began = time.thread_time()
         page = pages.page(world.api, "/jobs?show=waiting")
@@ -408,3 +501,39 @@ def test_a_store_that_does_not_answer_is_told_on_a_page(browser: Browser, world:
     answer = browser.get("/jobs?show=ended")
     assert answer.status == 503
     assert answer.headers["Content-Type"].startswith("text/html")
+
+
+def test_jobs_are_found_by_their_owner_too_also_ended_ones() -> None:
+    world = World(gpus=2)
+    world.submit("first", [1], LONG, owner="mia")
+    world.submit("other", [1], LONG, owner="jan")
+    world.pass_time(10.0)
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+
+        def found(address: str) -> list[str]:
+            return re.findall(r"</i>([^<]*)</a>", browser.get(address).raw.decode())
+
+        assert found("/jobs?named=mi") == ["first"]
+        assert found("/jobs?named=o") == ["other"]
+        world.api.operator.cancel("first")
+        world.run(lambda w: bool(w.users.get("jobs", "first")["closed"]))
+        assert found("/jobs?show=ended&named=mia") == ["first"]
+        assert found("/jobs?show=ended&named=jan") == []
+
+
+def test_a_large_fleet_stands_in_the_timeline_in_natural_order_and_names_jobs_once() -> None:
+    found = [
+        FoundNode(f"node-{n}", tuple(FoundGpu(f"node-{n}-{i}", "A100", None, True) for i in range(8)))
+        for n in range(12)
+    ]
+    world = World(gpus=0, nodes=found)
+    world.submit("wide", [8], LONG)
+    world.pass_time(60.0)
+    with serve(world.api) as live:
+        raw = Browser.logged_in(live).get("/timeline?last=10").raw.decode()
+    names = re.findall(r'<text class="name"[^>]*>node-(\d+)-', raw)
+    assert [int(name) for name in names] == [node for node in range(8) for _ in range(8)]
+    assert 'class="timeline dense"' in raw
+    assert len(re.findall(r'label in-use"[^>]*>wide<', raw)) == 1, "eight rows beside one another are named once"
+    assert len(re.findall(r'in-use"><title>node-\d+-\d: wide', raw)) == 8

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from coordinator.api.volcano_extender import VolcanoExtender
-from coordinator.errors import Rejected, Transient
+from coordinator.errors import Rejected
 from coordinator.http.extender import LARGE, MOST_LARGE, ExtenderHandler
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
@@ -276,10 +276,7 @@ def test_a_recorded_request_is_answered_without_a_token_in_what_volcano_reads(ca
 
 
 def test_one_that_does_not_act_says_so_and_volcano_goes_on_without_it(call: Caller, live: Live) -> None:
-    def stands_by(verb: str, raw: bytes) -> bytes:
-        raise Transient("This coordinator stands by.")
-
-    live.coordinator.extend = stands_by  # type: ignore[method-assign]
+    live.coordinator.store_down = True  # so it does not act
     assert call("POST", "/v1/extender/jobEnqueueable", RECORDED["jobEnqueueable"]).status == 503
 
 

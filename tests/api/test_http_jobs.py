@@ -42,6 +42,7 @@ def test_the_same_job_twice_is_a_conflict(call: Caller) -> None:
     [
         (b"", "empty"),
         (b"{", "not JSON"),
+        (b'{"env": {"A": "1", "A": "2"}}', "A is given twice"),
         (b"\xff\xfe{}", "UTF-8"),
         (b"[]", "a list"),
         (b"null", "null"),

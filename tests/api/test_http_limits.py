@@ -6,14 +6,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from coordinator.http.base import BODY_LIMIT
-from coordinator.http.heartbeats import heartbeat_request, server_limits
+from coordinator.http import server_limits
+from coordinator.http.heartbeats import heartbeat_request
 from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS
-from coordinator.http.heartbeats.server_limits import CONNECTIONS
+from coordinator.http.server_limits import BODY_LIMIT, CONNECTIONS
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import eventually, patient
@@ -100,6 +100,29 @@ def test_headers_without_end_are_cut_off(call: Caller, live: Live) -> None:
         except ConnectionResetError:
             pass
     assert call("GET", "/v1/jobs").status == 200
+
+
+def answered(connection: socket.socket) -> bool:
+    """Ask something that needs the token over this connection; return whether it was answered."""
+    connection.settimeout(patient(20))
+    try:
+        connection.sendall(head("GET"))
+        return b"HTTP/1.1 200" in connection.recv(65_536)
+    except ConnectionError:
+        return False
+
+
+def test_of_too_many_connections_those_of_whoever_has_most_are_closed(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_limits, "most_connections", lambda: 12)
+    with ExitStack() as opened:
+        few = [opened.enter_context(raw(live, b"")) for _ in range(3)]
+        assert all(map(answered, few)), "who has the token"
+        for _ in range(60):
+            one = opened.enter_context(raw(live, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"))
+            assert one.recv(65_536), "each new one is served"
+        assert all(map(answered, few)), "though it asked longest ago"
 
 
 @pytest.mark.parametrize(

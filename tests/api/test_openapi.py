@@ -115,7 +115,7 @@ def test_what_is_shown_of_odd_documents_has_the_shape_that_is_described(world: W
     """Each field of each job that the description has a type for."""
     fields = yaml.safe_load(OPENAPI)["components"]["schemas"]["Job"]["properties"]
     typed = {name: schema for name, schema in fields.items() if "type" in schema}
-    views = world.api.jobs(include_ended=True)
+    views = world.api.jobs.list_jobs(include_ended=True)
     assert len(views) == len(ODD) + 3
     odd = [(v["job_id"], name, v[name]) for v in views for name, schema in typed.items() if not _fits(v[name], schema)]
     assert odd == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+
 from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
+from coordinator.telemetry.gpu_use import QUARTER_S, SHOWN, TABLE, Quarter
 from tests.api.caller import Caller
 from tests.browser.chrome import Chrome
 from tests.fakes.coordinator_api import Live
@@ -30,9 +34,9 @@ def go(tab: Chrome, live: Live, path: str) -> None:
 def busy() -> World:
     """Two nodes with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
     world = World(gpus=8, nodes=[SECOND_NODE])
-    loss = Behaviour(iterations=6_000, value=2.3, value_name="loss")
+    loss = Behaviour(iterations=6_000, value=2.3, value_name="loss", busy=0.8)
     world.submit("resnet50-imagenet", [1, 2, 4], loss, owner="mia")
-    world.submit("bert-large-finetune-squad", [2, 4], Behaviour(iterations=6_000))
+    world.submit("bert-large-finetune-squad", [2, 4], Behaviour(iterations=6_000, busy=0.4))
     world.submit("vgg", [1], Behaviour(iterations=6_000), elastic=False)
     world.submit("short", [1], Behaviour(iterations=30))
     world.run(lambda w: w.states().get("short") == s.COMPLETED)
@@ -45,11 +49,11 @@ def busy() -> World:
         ("bert-large-finetune-squad", 2),
         ("resnet50-imagenet", 4),
     ):
-        world.api.request(name, count, None)
+        world.api.operator.request(name, count, None)
         world.run(lambda w, name=name, count=count: len(w.job(name).gpu_ids) == count)
-    world.api.request("resnet50-imagenet", None, None)
+    world.api.operator.request("resnet50-imagenet", None, None)
     world.pass_time(20.0)
-    world.api.request("bert-large-finetune-squad", None, None)
+    world.api.operator.request("bert-large-finetune-squad", None, None)
     for number in range(4):
         world.submit(f"later-{number}", [8], Behaviour(iterations=6_000), sla="30s" if number == 2 else None)
     world.users.insert("jobs", {"_id": "odd", "job_id": "odd", "state": "submitted", "num_gpus": "many"})
@@ -60,8 +64,32 @@ def busy() -> World:
     )
     world.tick()
     world.tick()
+    add_a_day(world)
     world.c.forecaster.update()
     return world
+
+
+def add_a_day(world: World) -> None:
+    """Store what a coordinator of yesterday would have: a working day, and an hour in which it was away."""
+    gpus = world.c.cache.gpus().values()
+    nodes = sorted({gpu.node for gpu in gpus})
+    last = int(world.clock.wall() // QUARTER_S)
+    for ago in range(1, SHOWN):
+        if 40 <= ago < 44:
+            continue
+        held = 0.55 + 0.4 * math.sin(ago / 15)
+        measured = [held * QUARTER_S * len(gpus) / len(nodes)] * len(nodes)
+        busy = [seconds * (0.9 - 0.7 * (place % 3 == 0)) for place, seconds in enumerate(measured)]
+        quarter = Quarter(
+            last - ago,
+            QUARTER_S * len(gpus),
+            held * QUARTER_S * len(gpus),
+            nodes,
+            array("d", measured),
+            array("d", busy),
+        )
+        world.store.put(TABLE, quarter.document())
+    world.c.telemetry.gpu_use.flush()
 
 
 def fleet(nodes: int) -> World:
@@ -77,11 +105,12 @@ def fleet(nodes: int) -> World:
         world.submit(
             f"{('resnet50', 'bert-large', 'vit-sweep-lr', 'llama')[number % 4]}-{number}",
             counts,
-            Behaviour(iterations=50_000, value=2.0, value_name="loss"),
+            Behaviour(iterations=50_000, value=2.0, value_name="loss", busy=0.3 + 0.1 * (number % 7)),
             owner=USERS[number % len(USERS)],
         )
     world.run(lambda w: sum(state == s.RUNNING for state in w.states().values()) >= nodes)
     world.pass_time(30.0)
+    add_a_day(world)
     world.c.forecaster.update()
     return world
 

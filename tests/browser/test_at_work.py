@@ -46,7 +46,7 @@ def test_the_list_of_jobs_is_sorted_by_the_head_that_was_pressed_and_stays_so(ta
         shares = tab.do("[...document.querySelectorAll('.jobs progress')].map((bar) => bar.value)")
         assert shares == sorted(shares) and len(shares) > 2
         press(tab, "Job")
-        world.api.cancel("vgg")
+        world.api.operator.cancel("vgg")
         world.run(lambda w: bool(w.users.get("jobs", "vgg")["closed"]))
         tab.until(f"!{NAMES}.includes('vgg')")
         assert tab.do(NAMES) == [name for name in by_name if name != "vgg"], "what is sent later is sorted, too"
@@ -131,7 +131,7 @@ def test_a_job_is_submitted_cancelled_and_run_again_in_the_browser(tab: Chrome) 
         tab.open("about:blank")
 
 
-def test_what_happened_is_shown_in_the_readers_zone(tab: Chrome) -> None:
+def test_all_times_are_shown_in_the_readers_zone_also_in_pictures(tab: Chrome) -> None:
     tab.look(False, WIDE)
     world = World.training([1, 2])
     here = datetime.fromtimestamp(world.clock.wall(), ZoneInfo("Asia/Kathmandu"))  # UTC+5:45
@@ -139,9 +139,75 @@ def test_what_happened_is_shown_in_the_readers_zone(tab: Chrome) -> None:
         log_in(tab, live)
         tab("setTimezoneOverride", "Emulation", timezoneId="Asia/Kathmandu")
         go(tab, live, "/jobs/one")
-        assert f"{here:%Y-%m-%d %H:}" in tab.do("document.querySelector('.event time').textContent")
-        assert "the coordinator's, UTC" in tab.do("document.querySelector('#zone').textContent")
+        tab.until(f"document.querySelector('.event time').textContent.startsWith('{here:%Y-%m-%d %H:}')")
+        assert f"{here:%Y-%m-%d %H:}" in tab.do("document.querySelector('#facts').textContent")
+        go(tab, live, "/timeline")
+        hour = f"{here:%H:}"
+        assert hour in tab.do("[...document.querySelectorAll('.timeline .tick')].map((one) => one.textContent).join()")
+        assert f"to {hour}" in tab.do("document.querySelector('.timeline .in-use title').textContent")
         tab("setTimezoneOverride", "Emulation", timezoneId="")
+        tab.open("about:blank")
+
+
+def test_a_stretch_of_the_timeline_that_is_drawn_over_is_shown_alone(tab: Chrome) -> None:
+    tab.look(False, WIDE)
+    with serve(busy().api) as live:
+        log_in(tab, live)
+        go(tab, live, "/timeline?last=60")
+        begin, until = tab.do(
+            "[...document.querySelectorAll('svg[data-from]')].map((p) => [+p.dataset.from, +p.dataset.until])[0]"
+        )
+        left, width, top = tab.do(
+            "(b => [b.left, b.width, b.top])(document.querySelector('.timeline').getBoundingClientRect())"
+        )
+
+        def drag(first: float, last: float) -> None:
+            """Press at one place of the picture, from 0 to 1000, and let go at another."""
+            for what, at in (("mousePressed", first), ("mouseMoved", (first + last) / 2), ("mouseReleased", last)):
+                x = left + width * at / 1000
+                y = top + 40
+                tab("dispatchMouseEvent", "Input", type=what, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+        drag(400, 402)
+        assert tab.do("location.search") == "?last=60", "a click is no stretch"
+        drag(700, 400)  # backwards, too
+        tab.until("location.search.includes('from=') && document.readyState === 'complete'")
+        shown = tab.do("(p => [+p.dataset.from, +p.dataset.until])(document.querySelector('svg[data-from]'))")
+        span = until - begin
+        assert shown[0] == pytest.approx(begin + span * (400 - 130) / 870, abs=0.01 * span)
+        assert shown[1] == pytest.approx(begin + span * (700 - 130) / 870, abs=0.01 * span)
+        tab.screenshot(SCREENSHOTS / "timeline-zoomed-light.png")
+        tab.do("[...document.querySelectorAll('.groups a')].find((a) => a.textContent === 'wider').click()")
+        tab.until(f"+document.querySelector('svg[data-from]')?.dataset.from < {shown[0]}")
+        tab.open("about:blank")
+
+
+def test_what_gpus_did_in_a_day_is_drawn_with_a_table_behind_it(tab: Chrome) -> None:
+    with serve(busy().api) as live:
+        log_in(tab, live)
+        go(tab, live, "/")
+        assert tab.do("document.querySelectorAll('.day .held').length") > 80
+        assert tab.do("document.querySelectorAll('.day .busy').length") > 80
+        text = tab.do("document.querySelector('#use').textContent")
+        assert "GPU-hours in use" in text and "hours measured" in text
+        tab.do("document.querySelector('#use-table').open = true")
+        assert tab.do("document.querySelectorAll('#use-table tbody tr').length") > 80
+        tab.open("about:blank")
+
+
+def test_gpus_that_a_reservation_keeps_look_other_than_idle_ones(tab: Chrome) -> None:
+    world = busy()
+    now = world.clock.wall()
+    world.api.reservations.reserve({"gpus": 3, "from": now, "until": now + 3600, "user": "ada", "node": "n2"})
+    world.tick()
+    with serve(world.api) as live:
+        log_in(tab, live)
+        for look, (dark, screen) in LOOKS.items():
+            tab.look(dark, screen)
+            go(tab, live, "/")
+            tab.screenshot(SCREENSHOTS / f"fleet-kept-{look}.png")
+            assert tab.do("document.querySelector('.gpu.kept').innerText") == "3 for ada"
+            assert tab.do(CONTRASTS) == []
         tab.open("about:blank")
 
 
@@ -168,6 +234,7 @@ def test_large_fleets_are_seen_at_a_glance(tab: Chrome, size: str) -> None:
             assert tab.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), look
             assert tab.do(CONTRASTS) == []
             assert tab.do("document.querySelectorAll('.map rect.of').length") == int(size)
+            assert tab.do("document.querySelectorAll('.map a[href^=\"/jobs/\"] rect.of').length") > int(size) // 2
             tab.screenshot(SCREENSHOTS / f"fleet-{size}-{look}.png")
         tab.look(False, WIDE)
         go(tab, live, "/timeline")

@@ -32,7 +32,7 @@ def test_a_reshape_arrives_in_an_open_page_and_leaves_the_reader_where_he_is(tab
         tab.do("document.querySelector('#fleet-table').open = true")
         tab.do("document.querySelector('.gpus a').focus()")
         assert tab.do(IN_USE) == 4
-        world.api.request("one", 2, None)
+        world.api.operator.request("one", 2, None)
         world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
         tab.until(f"{IN_USE} === 2 && window.here")
         assert tab.do("document.querySelector('#fleet-table').open"), "the table was closed"
@@ -46,11 +46,11 @@ def test_a_page_says_when_it_is_not_live_and_goes_on_when_it_can(tab: Chrome) ->
         log_in(tab, live)
         go(tab, live, "/")
         tab.do(HERE)
-        live.app.settings["coordinator"] = STANDBY  # as while another coordinator takes over
+        live.app.settings["services"] = STANDBY  # as while another coordinator takes over
         tab.until("document.getElementById('live').className === 'bad'")
-        live.app.settings["coordinator"] = world.api
+        live.app.settings["services"] = world.api
         tab.until("document.getElementById('live').textContent === 'live' && window.here")
-        world.api.cancel("one")
+        world.api.operator.cancel("one")
         world.run(lambda w: w.states()["one"] == s.CANCELLED)
         tab.until(f"{IN_USE} === 0 && window.here")
         tab.open("about:blank")

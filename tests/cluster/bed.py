@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.cluster import bed_build, bed_leftovers, bed_network, bed_nodes, bed_trouble, built_images
-from tests.cluster.bed_build import BINARIES, BUILT, IMAGES, say
+from tests.cluster.bed_build import BINARIES, BUILT, IMAGES, control_plane, say
 from tests.cluster.bed_control import API, Control
 from tests.cluster.bed_kubectl import Cluster, Object, condition, phase, until
 from tests.cluster.bed_leftovers import OWNER
@@ -70,7 +70,7 @@ class Bed:
 
     @cached_property
     def control(self) -> Control:
-        return Control(self.folder, BINARIES, self.authority, self.tokens, self.processes)
+        return Control(self.folder, control_plane().target, self.authority, self.tokens, self.processes)
 
     @cached_property
     def volcano(self) -> Volcano:
@@ -269,6 +269,15 @@ class Bed:
 
     def patch_gpus(self, node: str, count: int) -> None:
         bed_nodes.patch_gpus(self.cluster, node, count)
+
+    def start_gpu_plugin(self, node: str, gpu_ids: list[str]) -> None:
+        """Give a node these GPUs by a fake of NVIDIA's device plugin; returns once they are allocatable."""
+        self.nodes[node].start_gpu_plugin(gpu_ids)
+        wanted = str(len(gpu_ids))
+        self.cluster.wait("node", node, lambda found: found["status"]["allocatable"].get("nvidia.com/gpu") == wanted)
+
+    def stop_gpu_plugin(self, node: str) -> None:
+        self.nodes[node].stop_gpu_plugin()
 
     def wait_ready(self, within_s: float = 60.0) -> None:
         """Both nodes are Ready: after a test that broke one."""

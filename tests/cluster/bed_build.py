@@ -23,7 +23,8 @@ SOURCES = Path(__file__).resolve().parent / "go"
 BUILT = ROOT / "build" / "cluster"
 BINARIES = BUILT / "bin"
 IMAGES = BUILT / "images"
-VERSION = "-X k8s.io/component-base/version.gitVersion=v1.34.3"
+VERSION = "-X k8s.io/component-base/version.gitVersion=v"
+CONTROL_PLANE = "RESHAPE_BED_KUBERNETES"  # variable: the minor version of API server, controllers and scheduler
 BUILD_LIMIT_S = 1800.0
 
 PACKAGES = {
@@ -77,24 +78,40 @@ class Module:
         (BINARIES / f".{self.name}").write_text(self.digest())
 
 
+CONTROL_PROGRAMS = ("server", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+KUBERNETES = Module("kubernetes", (*CONTROL_PROGRAMS, "kubelet", "kube-proxy"), flags=f"{VERSION}1.34.3")
+# Nodes stay at 1.34, three versions behind, as Kubernetes allows: newer kubelets need containerd 2, which Debian lacks.
+CONTROL_PLANES = {
+    "1.34": KUBERNETES,
+    "1.37": Module("kubernetes-1.37", CONTROL_PROGRAMS, flags=f"{VERSION}1.37.2", folder="kubernetes-1.37"),
+}
 MODULES = (
-    Module(
-        "kubernetes",
-        (
-            "server", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
-        ),
-        flags=VERSION,
-    ),
+    KUBERNETES,
     Module("volcano", ("scheduler", "controller-manager", "webhook-manager"), folder="volcano"),
     Module("coredns", ("coredns",), what=(".",)),
     Module("pause", ("pause",), what=(".",), env={"CGO_ENABLED": "0"}),
+    Module("helm", ("helm",)),
 )  # fmt: skip
+
+
+def control_plane() -> Module:
+    """Kubernetes in the version that the variable names; 1.34 without one."""
+    named = os.environ.get(CONTROL_PLANE) or "1.34"
+    if named not in CONTROL_PLANES:
+        raise Missing(f"{CONTROL_PLANE} must be {' or '.join(CONTROL_PLANES)}, not {named}")
+    return CONTROL_PLANES[named]
+
+
+def modules() -> list[Module]:
+    """All that this bed is built of."""
+    newer = control_plane()
+    return [*MODULES, *([newer] if newer not in MODULES else [])]
 
 
 def ready() -> None:
     """Everything is there and built; Missing says what is not."""
     provide()
-    for module in MODULES:
+    for module in modules():
         if module.is_built():
             continue
         say(f"building {', '.join(module.programs)} ({module.name}) ...")
@@ -117,8 +134,8 @@ def provide() -> None:
         packages = lacking()
     if packages:
         raise Missing(f"the test bed needs Debian packages: apt-get install {' '.join(packages)}")
-    if not all(module.is_built() for module in MODULES) and shutil.which("go") is None:
-        raise Missing("the test bed builds Kubernetes and Volcano: it needs Go 1.24 or newer on PATH (go.dev/dl)")
+    if not all(module.is_built() for module in modules()) and shutil.which("go") is None:
+        raise Missing("the test bed builds Kubernetes and Volcano: it needs Go 1.26 or newer on PATH (go.dev/dl)")
 
 
 def lacking() -> list[str]:

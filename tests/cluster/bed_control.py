@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import bed_network as network
+from tests.cluster.bed_build import BINARIES
 from tests.cluster.bed_kubectl import Cluster, Object, until
 from tests.cluster.bed_pki import Authority, Tokens
 from tests.cluster.bed_processes import Processes
@@ -40,14 +41,16 @@ class Control:
         manager = self.tokens.kubeconfig("controller-manager", "system:kube-controller-manager")
         scheduler = self.tokens.kubeconfig("scheduler", "system:kube-scheduler")
         keys = self.authority.signing_key("service-accounts")
-        self._run("etcd", "server", _etcd(self.folder / "etcd"))
-        self._run("kube-apiserver", "kube-apiserver", self._api_server(keys))
+        self._run("etcd", self.binaries / "server", _etcd(self.folder / "etcd"))
+        self._run("kube-apiserver", self.binaries / "kube-apiserver", self._api_server(keys))
         cluster = Cluster(admin, self.binaries)
         until("the API server", lambda: cluster.kubectl("get", "--raw=/readyz") == "ok", 60, self._alive)
         self._run(
-            "kube-controller-manager", "kube-controller-manager", _manager(manager, keys, self.authority.certificate)
+            "kube-controller-manager",
+            self.binaries / "kube-controller-manager",
+            _manager(manager, keys, self.authority.certificate),
         )
-        self._run("kube-scheduler", "kube-scheduler", _scheduler(scheduler))
+        self._run("kube-scheduler", self.binaries / "kube-scheduler", _scheduler(scheduler))
         return cluster
 
     def start_dns(self, cluster: Cluster, config: Path) -> None:
@@ -55,7 +58,9 @@ class Control:
         cluster.apply(DNS_OBJECTS)
         corefile = self.folder / "Corefile"
         corefile.write_text(COREFILE.format(config=config))
-        self._run("coredns", "coredns", ["-conf", str(corefile), "-pidfile", str(self.folder / "coredns.pid")])
+        self._run(
+            "coredns", BINARIES / "coredns", ["-conf", str(corefile), "-pidfile", str(self.folder / "coredns.pid")]
+        )
         (self.folder / "resolv.conf").write_text(
             f"nameserver {network.CONTROL_IP}\nsearch svc.cluster.local cluster.local\noptions ndots:5\n"
         )
@@ -64,8 +69,8 @@ class Control:
         for name in ("etcd", "kube-apiserver"):
             self.processes.check(name)
 
-    def _run(self, name: str, program: str, arguments: list[str]) -> None:
-        self.processes.start(name, network.inside(network.CONTROL, [str(self.binaries / program), *arguments]))
+    def _run(self, name: str, program: Path, arguments: list[str]) -> None:
+        self.processes.start(name, network.inside(network.CONTROL, [str(program), *arguments]))
 
     def _api_server(self, keys: Path) -> list[str]:
         names = [network.CONTROL_IP, "10.96.0.1", "127.0.0.1", "localhost", *SERVICE_NAMES]

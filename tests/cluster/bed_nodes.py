@@ -6,6 +6,7 @@ Called by bed.py; tests kill and start a node's kubelet through it. Nothing is p
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tests.cluster.bed_processes import BedError, Processes, end, run, start_tim
 CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = (CGROUPS / "cgroup.controllers").exists()
 PAUSE = "reshape.local/pause:1"
+KUBELET_FOLDER = Path("/var/lib/kubelet")
+POD_LOGS = Path("/var/log/pods")
+GPU_PLUGIN = "gpu-plugin"
 PARTS = ("kubelet", "containerd", "kube-proxy")
 
 
@@ -32,6 +36,11 @@ class Node:
     @property
     def folder(self) -> Path:
         return self.run_folder / "nodes" / self.name
+
+    @property
+    def kubelet_folder(self) -> Path:
+        """Its /var/lib/kubelet."""
+        return self.folder / "kubelet"
 
     @property
     def socket(self) -> Path:
@@ -53,7 +62,15 @@ class Node:
         for group in cgroups(self.name):
             group.mkdir(exist_ok=True)
         _fill_cgroups(self.name)
-        self._run("containerd", ["containerd", "-c", str(self.folder / "containerd.toml")])
+        own = {self.kubelet_folder: KUBELET_FOLDER, self.folder / "pod-logs": POD_LOGS}
+        for mine, usual in own.items():
+            mine.mkdir(exist_ok=True)
+            usual.mkdir(parents=True, exist_ok=True)
+        # The kubelet's folders of device plugins and of PodResources are constants, and agents mount that of pods' logs
+        # where it usually is: each node has its own ones, which containerd and kubelet see alone.
+        bind = " && ".join(f"mount --bind {mine} {usual}" for mine, usual in own.items()) + " && exec "
+        alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", bind + '"$@"', "sh"]
+        self._run("containerd", [*alone, "containerd", "-c", str(self.folder / "containerd.toml")])
         until(
             f"containerd of {self.name}",
             lambda: self.ctr("version"),
@@ -62,13 +79,23 @@ class Node:
         )
 
     def start_kubelet(self) -> None:
+        mounts = f"--mount=/proc/{self.processes.pid(self._part('containerd'))}/ns/mnt"
         self._run("kubelet", [
-            str(self.binaries / "kubelet"), f"--config={self.folder / 'kubelet.json'}",
+            "nsenter", mounts, str(self.binaries / "kubelet"), f"--config={self.folder / 'kubelet.json'}",
             f"--kubeconfig={self._pki(f'kubelet-{self.name}.kubeconfig')}", f"--hostname-override={self.name}",
-            f"--node-ip={network.node_ip(self.name)}", f"--root-dir={self.folder / 'kubelet'}",
+            f"--node-ip={network.node_ip(self.name)}",
             f"--containerd={self.socket}",  # of cAdvisor, which names no containers if it finds no containerd
             "--housekeeping-interval=5s",  # of cAdvisor: how old its figures may be
         ])  # fmt: skip
+
+    def start_gpu_plugin(self, gpu_ids: list[str]) -> None:
+        """Give the node these GPUs by a device plugin, as NVIDIA's does."""
+        program = Path(__file__).with_name("fake_gpu_plugin.py")
+        folder = self.kubelet_folder / "device-plugins"
+        self.processes.start(self._part(GPU_PLUGIN), [sys.executable, str(program), str(folder), *gpu_ids])
+
+    def stop_gpu_plugin(self) -> None:
+        self.processes.stop([self._part(GPU_PLUGIN)])
 
     def start_proxy(self) -> None:
         self._run("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={self.folder / 'kube-proxy.json'}"])
@@ -130,7 +157,7 @@ class Node:
             # Not a share of the disk: of a large one that others have filled, no pod would start for want of gigabytes.
             "evictionHard": dict.fromkeys(("memory.available", "nodefs.available", "imagefs.available"), "100Mi"),
             "nodeLeaseDurationSeconds": 12, "nodeStatusUpdateFrequency": "5s", "serializeImagePulls": False,
-            "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "volume-plugins"),
+            "volumePluginDir": str(self.folder / "volume-plugins"),
         }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from launcher.volcano_conf import with_extender
 from tests.cluster import bed_network as network
 from tests.cluster.bed_kubectl import Cluster, condition, until
 from tests.cluster.bed_pki import Authority, Tokens
@@ -24,7 +25,6 @@ SERVICE = "volcano-admission-service"
 ADMISSION_PORT = 8443
 LEFT_OUT = {"Deployment", "Job"}  # its programs run as processes here, its certificate comes from the bed's CA
 PERIOD = "250ms"  # between two looks of the scheduler; a pod needs two. By default a second: tests start some 150 pods
-EXTENDER_VERBS = ("jobEnqueueable", "preemptable", "reclaimable", "queueOverused")
 
 
 @dataclass
@@ -84,15 +84,10 @@ class Volcano:
         self.conf.write_text(conf)
 
     def add_extender(self, url: str, changes: Mapping[str, object] | None = None) -> None:
-        """Let the scheduler ask `url`/VERB, in the tier of overcommit and capacity, as our install page says."""
-        arguments: dict[str, object] = {"extender.urlPrefix": url, "extender.httpTimeout": "1s"}
-        arguments["extender.ignorable"] = True  # Volcano takes the text "true" for no
-        arguments |= {f"extender.{verb}Verb": verb for verb in EXTENDER_VERBS} | dict(changes or {})
-        conf = yaml.safe_load(self.default_conf())
-        each_pod = {"predicateErrorCacheEnable": False}
-        conf["configurations"] = [{"name": action, "arguments": each_pod} for action in ("allocate", "backfill")]
-        tier = next(tier for tier in conf["tiers"] if any(each["name"] == "overcommit" for each in tier["plugins"]))
-        tier["plugins"].append({"name": "extender", "arguments": arguments})
+        """Let the scheduler ask `url`/VERB, by what `reshape volcano connect` makes of Volcano's own configuration."""
+        conf = yaml.safe_load(with_extender(self.default_conf()).text)
+        (ours,) = (each for tier in conf["tiers"] for each in tier["plugins"] if each["name"] == "extender")
+        ours["arguments"] |= {"extender.urlPrefix": url, "extender.httpTimeout": "1s", **(changes or {})}
         self.set_conf(yaml.safe_dump(conf, sort_keys=False))
 
     def _arguments(self) -> dict[str, tuple[str, list[str]]]:

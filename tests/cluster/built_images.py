@@ -146,15 +146,15 @@ def have(name: str, tar: Path) -> None:
 def _reshape() -> None:
     have(name_of("base"), archive("base"))
     ours = ("--layers", "--build-arg", f"BASE={name_of('base')}", "-f", str(ROOT / "Containerfile"))
-    buildah("build", "--quiet", *ours, *_offline(), "-t", name_of("reshape"), str(ROOT))
+    buildah("build", "--quiet", *ours, *offline_options(), "-t", name_of("reshape"), str(ROOT))
 
 
 def _nx() -> None:
     have(name_of("base"), archive("base"))
-    buildah("build", "--quiet", "--layers", *_offline(), "-t", name_of("nx"), "-f", "-", str(IMAGES), stdin=NX)
+    buildah("build", "--quiet", "--layers", *offline_options(), "-t", name_of("nx"), "-f", "-", str(IMAGES), stdin=NX)
 
 
-def _offline() -> list[str]:
+def offline_options() -> list[str]:
     """Options that let pip, inside a build, find its wheels in a folder of the host and nowhere else."""
     folder, settings = wheels(".", "k8s", "otel", "hatchling", "nx-27017"), BUILT / "pip.conf"
     _write(settings, "[global]\nno-index = true\nfind-links = /wheels\ndisable-pip-version-check = true\n")

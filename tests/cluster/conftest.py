@@ -28,7 +28,7 @@ UP = pytest.StashKey[Bed]()
 KEPT = pytest.StashKey[bool]()  # whether the bed is to stay up afterwards
 TROUBLE = pytest.StashKey[dict[str, str]]()  # what was wrong in the cluster when a test failed, by the error's text
 WHY_FILE = ROOT / "build" / "cluster-trouble.txt"  # of the first failure: .ci/run prints it last
-LAST = ("test_rbac.py", "test_killed_bed.py")
+LAST = ("test_rbac.py", "test_helm.py", "test_killed_bed.py")
 TEST_LIMIT_S = patient(300)  # of a test alone: what its fixtures build takes as long as it takes
 
 
@@ -50,7 +50,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The rights of the service accounts come last: they are held against what all the others used.
 
-    But for the tests that kill the bed itself.
+    But for those that remove our parts, with their rights, and those that kill the bed itself.
     """
     items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
 

@@ -132,12 +132,8 @@ class Installed:
 
     def end(self, *job_ids: str) -> None:
         """Cancel them, all at once, as each takes some seconds to end; wait until nothing of them is left on GPUs."""
-        client, known = self.client, list[str]()
-        for job_id in job_ids:
-            with contextlib.suppress(CoordinatorRefused):
-                if client.job(job_id)["state"] not in ENDED:
-                    client.cancel(job_id)
-                known.append(job_id)
+        client = self.client
+        known = [each for each in job_ids if answered(f"job {each} is to end", lambda j=each: [cancel(client, j)])[0]]
         for job_id in known:
             answered(f"job {job_id} is over", lambda j=job_id: client.job(j)["closed"], 60)
 
@@ -204,6 +200,18 @@ def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
             raise
 
     return until(what, asked, within_s)  # type: ignore[return-value]
+
+
+def cancel(client: Client, job_id: str) -> bool:
+    """Cancel a job that has not ended; False if there is none. Raises if nobody acts now."""
+    try:
+        if client.job(job_id)["state"] not in ENDED:
+            client.cancel(job_id)
+    except CoordinatorRefused as refusal:
+        if refusal.status == 503:
+            raise
+        return False
+    return True
 
 
 def install(bed: Bed, manifests: Path = MANIFESTS) -> Installed:

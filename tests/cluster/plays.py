@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster import steps_job
 from tests.cluster.bed_kubectl import Object, until
+from tests.cluster.bed_network import NODES
 from tests.cluster.installed import Installed, answered
 from tests.fakes.gpu_log import GpuLog
 
@@ -85,10 +86,15 @@ def handed_over_s(log: GpuLog, giver: str, taker: str) -> float:
 
 
 def play(installed: Installed, queue: str, newcomers_queue: str, node: str = NODE, **job_is: Any) -> Play:
-    """Play the scene on one node; nothing of it runs afterwards. `job_is`: what else the job's document says."""
+    """Play the scene on one node; nothing of it runs afterwards. `job_is`: what else the job's document says.
+
+    The other node is closed meanwhile: of two queues each has a right to half of the GPUs, so to two of these four.
+    """
+    (other,) = set(NODES) - {node}
     claim = {"node": node, "checkpoint_claim": steps_job.CLAIM}
     job = installed.insert("job", ENDLESS, [2, 4], **{"queue": queue, **claim, **job_is})
     newcomer = ""
+    installed.client.drain(other)
     try:
         steps_on(installed, job, 4)
         pods = [installed.pod(job)]
@@ -104,6 +110,7 @@ def play(installed: Installed, queue: str, newcomers_queue: str, node: str = NOD
             told = list(events.find({"job_id": {"$in": [job, newcomer]}}).sort("_id"))
     finally:
         installed.end(*filter(None, (job, newcomer)))
+        installed.client.undrain(other)
     log = installed.gpus
     return Play(job, newcomer, (pods[0], pods[1], pods[2]), told, idle_s, log.steps(job), gaps(log, job))
 

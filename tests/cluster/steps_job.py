@@ -23,6 +23,7 @@ IMAGE = name_of("base")
 CODE = {
     "steps.py": "tests/cluster/trainers/steps.py",
     "gang.py": "tests/cluster/trainers/gang.py",
+    "evil.py": "tests/cluster/trainers/evil.py",
     "curve.py": "tests/fakes/trainers/curve.py",
     "reshape_hooks/plain.py": "reshape_hooks/plain.py",
     "reshape_hooks/locks.py": "reshape_hooks/locks.py",
@@ -73,6 +74,34 @@ def volcano(name: str, total: int, counts: list[int], shared: Path, queue: str =
         },
     }  # fmt: skip
     return made
+
+
+def bare_pod(name: str, total: int, counts: list[int], shared: Path, **more: Any) -> Doc:
+    """A user's own pod, which no controller makes. `more`: as for `volcano`."""
+    base = pod(shared)
+    (trainer,) = base["containers"]
+    fields = {"job_type": JOB_TYPE, "iterations": total, "elastic": True, **more}
+    notes = {
+        "volcano-reshape.io/gpus": ",".join(map(str, counts)),
+        "volcano-reshape.io/job": json.dumps(fields),
+        "scheduling.volcano.sh/queue-name": QUEUE,
+    }
+    labels = {"volcano-reshape.io/inject": "true"}
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "annotations": notes}
+    container = {**trainer, "image": IMAGE, "command": command(total)}
+    spec = {"restartPolicy": "Never", "schedulerName": "volcano", "volumes": base["volumes"], "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def batch_job(name: str, total: int, counts: list[int], shared: Path, **more: Any) -> Doc:
+    """A user's own batch Job of one pod."""
+    made = bare_pod(name, total, counts, shared, **more)
+    template = {
+        "metadata": {field: made["metadata"][field] for field in ("labels", "annotations")},
+        "spec": made["spec"],
+    }
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
 
 
 def objects(shared: Path) -> list[Doc]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster import bed_network
 from tests.cluster.bed import Bed
+from tests.cluster.bed_build import CONTROL_PLANE
 from tests.cluster.bed_kubectl import Cluster, Object, condition, phase, until
 from tests.cluster.bed_processes import BedError, Processes
 from tests.cluster.bed_report import Report
@@ -45,6 +46,8 @@ def test_two_nodes_are_ready(bed: Bed, report: Report) -> None:
         nodes = bed.cluster.list("nodes", None)
         assert {each["metadata"]["name"] for each in nodes if condition(each, "Ready")} == set(bed_network.NODES)
         figures["kubernetes"] = nodes[0]["status"]["nodeInfo"]["kubeletVersion"]
+        figures["api_server"] = json.loads(bed.cluster.kubectl("get", "--raw=/version"))["gitVersion"]
+        assert str(figures["api_server"]).startswith(f"v{os.environ.get(CONTROL_PLANE) or '1.34'}.")
 
 
 def test_a_volcano_job_runs_to_its_end(bed: Bed, cluster: Cluster, namespace: str) -> None:

@@ -80,7 +80,9 @@ def team(installed: Installed, namespace: str) -> Iterator[Team]:
 
 
 def message(team: Team, job: str) -> str:
-    return str(answered(f"job {job} is known", lambda: team.on.job(job))["message"])
+    """What its user reads: why it waits or failed, or why its document is not accepted."""
+    view = answered(f"job {job} is known", lambda: team.on.job(job))
+    return str(view["message"] or view.get("problems") or "")
 
 
 def test_why_a_record_cannot_be_launched_is_its_message(team: Team) -> None:
@@ -179,7 +181,7 @@ def test_kubernetes_own_job_in_a_queue_of_ours_runs_as_it_is_and_is_told_so(team
         "jobs.batch", "theirs", lambda found: found.get("status", {}).get("succeeded"), team.namespace
     )
     assert about["status"]["succeeded"] == 1
-    assert "this one is of a Job (batch/v1): it runs as it is" in team.said("NotReshaped", "theirs")
+    assert "This one belongs to batch Job theirs: it runs as it is" in team.said("NotReshaped", "theirs")
     assert team.documents() == []
 
 

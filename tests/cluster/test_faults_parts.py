@@ -26,6 +26,7 @@ from tests.cluster.faults_tools import (
     part,
     pause,
     processes,
+    relaunched,
     running,
     scale,
     steps_on,
@@ -105,6 +106,13 @@ def test_a_launcher_killed_while_a_playbook_runs_leads_to_one_object(
         assert (figures["launch"], figures["retries"]) == (1, 0), figures
 
 
+def noted_node(on: Installed, job_id: str) -> str | None:
+    """Return the node that a job is pinned to, from the store: the API is away."""
+    with on.table("jobs") as jobs:
+        job: dict[str, Any] = jobs.find_one({"job_id": job_id}) or {}
+    return job.get("node")
+
+
 def test_a_labelled_job_that_volcano_starts_while_we_are_away_waits_for_gpus_and_then_trains(
     installed: Installed, report: Report
 ) -> None:
@@ -115,7 +123,8 @@ def test_a_labelled_job_that_volcano_starts_while_we_are_away_waits_for_gpus_and
             until("no coordinator is left", lambda: not on.cluster.list("pods", SYSTEM, selector))
             with theirs(on, "while-away", [1]) as (job, name):
                 pod = on.cluster.wait("pod", name, lambda found: found["spec"].get("nodeName"), steps_job.NAMESPACE)
-                pause(3)
+                placed = pod["spec"]["nodeName"]
+                until("the launcher has noted where it is", lambda: noted_node(on, job) == placed, 30)
                 assert on.gpus.uses(job) == []
                 scale(on, "coordinator", 2)
                 began = now()
@@ -123,7 +132,7 @@ def test_a_labelled_job_that_volcano_starts_while_we_are_away_waits_for_gpus_and
                 after = on.cluster.get("pod", name, steps_job.NAMESPACE) or {}
                 figures |= {
                     "trains_after_s": now() - began, "pod_uid_unchanged": uid(after) == uid(pod),
-                    "gpus": on.gpus.shapes(job),
+                    "gpus": on.gpus.shapes(job), "node": placed, "node_after": after["spec"].get("nodeName"),
                 }  # fmt: skip
                 assert (figures["pod_uid_unchanged"], figures["gpus"]) == (True, [1]), figures
         finally:
@@ -177,3 +186,32 @@ def test_an_api_server_that_is_away_stops_no_training_and_what_was_asked_meanwhi
             )
         finally:
             on.end(late)
+
+
+def test_a_pod_that_is_lost_while_no_launcher_is_there_is_made_and_waits_and_its_job_goes_on(
+    installed: Installed, report: Report
+) -> None:
+    """It was refused, and after 15 tries Volcano terminated the job."""
+    on = installed
+    selector = "app.kubernetes.io/component=launcher"
+    with report.scenario("a pod lost while no launcher is there") as figures, theirs(on, "gated", [1]) as (job, name):
+        trains(on, job, 1, 120)
+        steps_on(on, job)
+        try:
+            scale(on, "launcher", 0)
+            until("no launcher is left", lambda: not on.cluster.list("pods", SYSTEM, selector))
+            before = on.job(job)
+            on.cluster.delete("pod", name, steps_job.NAMESPACE)
+            made = on.cluster.wait("pod", name, lambda pod: pod["spec"].get("schedulingGates"), steps_job.NAMESPACE)
+            pause(5)
+            waits = on.cluster.get("pod", name, steps_job.NAMESPACE) or {}
+            figures["waits_without_a_node"] = (uid(waits), waits["spec"].get("nodeName")) == (uid(made), None)
+            events = on.cluster.events(name.removesuffix("-trainer-0"), steps_job.NAMESPACE)
+            figures["refused"] = sum(event.startswith("FailedCreate") for event in events)
+        finally:
+            scale(on, "launcher", 2)
+        until("it is launched again", relaunched(on, job, before), 180)
+        steps_on(on, job)
+        figures["again"] = again(on, job)
+        assert (figures["waits_without_a_node"], figures["refused"]) == (True, 0), figures
+        assert violations(on, job) == []

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 import subprocess
 import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reshape import __version__
 from tests.cluster import built_images, training_images
 from tests.cluster.bed import Bed
 from tests.cluster.bed_report import Report
 from tests.cluster.built_images import ROOT, buildah
+from tests.cluster.images import ARCHITECTURES
 
 SHIM = "/opt/reshape/ours/sidecar/shim.py"
 
@@ -87,6 +92,42 @@ def _containerize(code: Path, archive: Path, base: str | None = None) -> subproc
     command = [sys.executable, "-m", "reshape", "containerize", "--name", "reshape.local/try:test", "--base", base]
     command += ["--code", str(code), "--wheels", str(wheels), "--archive", str(archive)]
     return subprocess.run(command, env=built_images.storage(), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_one_command_builds_ours_with_a_digest_and_a_list_of_what_is_in_it(images: None, report: Report) -> None:
+    """`make images`, for this machine's architecture; the layers are those of the image that the bed uses."""
+    built_images.have(built_images.name_of("base"), built_images.archive("base"))
+    architecture = ARCHITECTURES[platform.machine()]
+    options = ["--build-arg", f"BASE={built_images.name_of('base')}", *built_images.offline_options()]
+    command = [sys.executable, str(ROOT / ".ci" / "images.py"), "reshape.local/many:1"]
+    command += ["--architectures", architecture, "--", *options]
+    with report.scenario("make images") as figures:
+        began = time.monotonic()
+        said = subprocess.run(command, env=built_images.storage(), capture_output=True, text=True, check=False)
+        figures["seconds"] = time.monotonic() - began
+        assert said.returncode == 0, said.stderr
+        folder = ROOT / "build" / "images"
+        digest = (folder / "digest").read_text().strip()
+        assert said.stdout.endswith(f"--set image.repository=reshape.local/many --set image.digest={digest}\n")
+        with tarfile.open(folder / "image.oci.tar") as tar:
+            index = read_json(tar, "index.json")
+            assert [each["digest"] for each in index["manifests"]] == [digest]
+            listed = read_json(tar, f"blobs/{digest.replace(':', '/')}")
+        assert [each["platform"]["architecture"] for each in listed["manifests"]] == [architecture]
+        bill = json.loads((folder / f"sbom-{architecture}.cdx.json").read_text())
+        found = {each["purl"] for each in bill["components"]}
+        unconditional = re.findall(r"(?m)^([A-Za-z0-9._-]+)==(\S+) \\$", built_images.locked(".", "k8s", "otel"))
+        figures |= {"locked": len(unconditional), "listed": len(found)}
+        assert len(unconditional) > 40
+        assert [name for name, version in unconditional if f"pkg:pypi/{name.lower()}@{version}" not in found] == []
+        assert f"pkg:pypi/volcano-reshape@{__version__}" in found
+        assert any(purl.startswith("pkg:deb/debian/python3@") for purl in found)
+
+
+def read_json(tar: tarfile.TarFile, name: str) -> Any:
+    member = tar.extractfile(name)
+    assert member is not None
+    return json.load(member)
 
 
 def test_a_build_that_fails_says_so_and_leaves_no_archive(tmp_path: Path, images: None) -> None:

@@ -27,8 +27,12 @@ SCHEDULER = ("volcano-scheduler-configmap", "volcano-system")
 
 
 def doctor(cluster: Cluster, *options: str) -> subprocess.CompletedProcess[str]:
+    return reshape(cluster, "doctor", *options)
+
+
+def reshape(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    command = [sys.executable, "-m", "reshape", "doctor", *options]
+    command = [sys.executable, "-m", "reshape", *words]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -46,8 +50,26 @@ def configure(cluster: Cluster, conf: str) -> None:
     cluster.patch("configmap", name, {"data": {"volcano-scheduler.conf": conf}}, namespace)
 
 
+def test_volcano_is_connected_and_disconnected_by_one_entry(installed: Installed) -> None:
+    """After `disconnect` the scheduler's configuration is byte for byte Volcano's own."""
+    before = installed.bed.volcano.default_conf()
+    configure(installed.cluster, before)
+    assert "asks our extender" in reshape(installed.cluster, "volcano", "connect").stdout
+    after = scheduler_conf(installed.cluster)
+    assert "Nothing was changed" in reshape(installed.cluster, "volcano", "connect").stdout
+    assert scheduler_conf(installed.cluster) == after
+    assert "no longer asks" in reshape(installed.cluster, "volcano", "disconnect").stdout
+    assert scheduler_conf(installed.cluster) == before
+
+
+def scheduler_conf(cluster: Cluster) -> str:
+    name, namespace = SCHEDULER
+    return str((cluster.get("configmap", name, namespace) or {})["data"]["volcano-scheduler.conf"])
+
+
 def test_doctor_finds_all_well(installed: Installed, report: Report) -> None:
-    configure(installed.cluster, (ROOT / "manifests" / "volcano" / "volcano-scheduler.conf").read_text())
+    configure(installed.cluster, installed.bed.volcano.default_conf())
+    assert reshape(installed.cluster, "volcano", "connect").returncode == 0
     with report.scenario("reshape doctor on a fresh installation") as figures:
         ended = doctor(installed.cluster, "--wait", "30")
         figures["well"] = sum(line.startswith("well") for line in ended.stdout.splitlines())
@@ -62,7 +84,7 @@ def test_doctor_names_what_is_missing_and_ends_with_1(installed: Installed) -> N
     configure(installed.cluster, installed.bed.volcano.default_conf())
     ended = doctor(installed.cluster)
     assert ended.returncode == 1
-    assert "Volcano's scheduler does not ask us" in ended.stdout
+    assert "Volcano's scheduler does not ask our extender" in ended.stdout
 
 
 def test_one_coordinator_is_ready_and_the_service_reaches_only_that_one(installed: Installed) -> None:
@@ -81,12 +103,12 @@ def test_the_api_server_takes_the_shipped_manifests(folder: str, installed: Inst
     installed.cluster.apply(others, "--dry-run=server")
 
 
-def test_nothing_is_forbidden_to_the_coordinator_because_it_asks_nothing(installed: Installed) -> None:
-    """Coordinator and agents hold no token for the API server at all."""
-    for component in ("coordinator", "agent"):
+def test_only_agents_hold_no_token_for_the_api_server(installed: Installed) -> None:
+    """The coordinator uses its own for reviews of tokens and rights only (`test_rbac.py`)."""
+    for component, count in (("coordinator", 1), ("agent", 0)):
         pod = installed.cluster.list("pods", SYSTEM, f"app.kubernetes.io/component={component}")[0]
         mounts = [mount["mountPath"] for each in pod["spec"]["containers"] for mount in each["volumeMounts"]]
-        assert not [path for path in mounts if "serviceaccount" in path]
+        assert len([path for path in mounts if "serviceaccount" in path]) == count
 
 
 def test_setup_keeps_keys_and_makes_anew_what_was_lost(installed: Installed) -> None:

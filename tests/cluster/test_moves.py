@@ -112,7 +112,8 @@ def play(installed: Installed) -> Play:
         beside = [scene.insert(name, ends=True, node=here) for name in ("one", "two")]
         answered("it has converged", lambda: installed.job(job)["category"] == "CC", CONVERGES_S)
         speculative = scene.moved(job, 1, installed.job(job) | {"node": here}, pod)
-        before, pod = installed.job(job), installed.pod(job)
+        before = installed.job(job)
+        pod = installed.pod(job)
         scene.complete(*beside)
         rebalanced = scene.moved(job, 2, before, pod)
         steps = [(int(n), float(at)) for n, at in STEP.findall(installed.told(job))]

@@ -87,6 +87,18 @@ def test_what_is_to_be_removed_never_comes_up_again_whoever_asks_late(launches: 
     assert launches.failure(DOC) == "this launch has been removed already"
 
 
+def test_a_launch_that_its_job_leaves_by_a_move_is_told_apart(launches: Launches, store: Store) -> None:
+    move = {"kind": "move", "generation": 2, "launch": 2, "from_launch": 1, "node": "node-b", "from": [], "to": []}
+    moving = {**DOC, "reshape": move}
+    launches.launch(DOC)
+    launches.remove(moving)
+    assert bool(found(store)["moved"])
+    launches.launch({**moving, "launch": 2})
+    launches.remove({**moving, "launch": 2})  # the move is undone: its next launch did not come up
+    after = store.get("launches", launch_name("j", "u", 2))
+    assert after is not None and (after["wanted"], after.get("moved")) == ("remove", None)
+
+
 def test_one_that_nobody_asked_for_is_gone_and_stays_away(launches: Launches, store: Store) -> None:
     assert launches.gone(DOC)
     launches.remove(DOC)

@@ -280,3 +280,13 @@ def test_a_damaged_file_that_is_moved_into_its_place_is_set_aside(tmp_path: Path
         store.insert("jobs", {"_id": "new"})
         assert [doc["_id"] for doc in SqliteStore(str(file)).list("jobs")] == ["new"]
     assert len(list(tmp_path.glob("reshape.sqlite.damaged-?"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [(sqlite3.SQLITE_FULL, "free some space, then"), (sqlite3.SQLITE_IOERR_WRITE, "or look at the disk, then")],
+)
+def test_a_disk_that_fails_is_not_called_full(code: int, mend: str) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    assert mend in str(sqlite._translation("the file", error))

@@ -58,7 +58,7 @@ def world(store_url: str) -> World:
     """One job trains, on a real store."""
     world = World(store=Counted(store_url))  # type: ignore[arg-type]
     world.submit("steady", [1], LONG)
-    world.run(lambda w: w.api.job("steady")["state"] == s.RUNNING)
+    world.run(lambda w: w.api.jobs.job("steady")["state"] == s.RUNNING)
     return world
 
 
@@ -68,16 +68,16 @@ def turns(world: World) -> None:
     for _ in range(4):
         world.tick()
     world.submit("next", [1], LONG)
-    world.run(lambda w: w.api.job("next")["state"] == s.RUNNING)
+    world.run(lambda w: w.api.jobs.job("next")["state"] == s.RUNNING)
     assert world.machines.present("steady") is launch
-    assert world.api.job("steady")["state"] == s.RUNNING
+    assert world.api.jobs.job("steady")["state"] == s.RUNNING
 
 
 def told(world: World, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the problems of each job that has some, once they are seen to be those in the log."""
     said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("document ")]
-    problems = ["; ".join(view["problems"]) for view in world.api.jobs(False) if view["problems"]]
-    events = [event["problems"] for event in world.api.events_after(0, 1000) if event["type"] == "refused"]
+    problems = ["; ".join(view["problems"]) for view in world.api.jobs.list_jobs(False) if view["problems"]]
+    events = [event["problems"] for event in world.api.history.events_after(0, 1000) if event["type"] == "refused"]
     assert len(problems) == len(events) == 1
     assert len(said) <= 1 and all(problems[0] in line for line in said)
     return problems
@@ -136,7 +136,7 @@ def test_a_body_that_is_no_object_that_can_be_read_is_refused_and_kept_as_it_is(
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file:
         assert file.execute("SELECT body FROM documents WHERE name = 'jobs' AND key = 'odd'").fetchone() == (body,)
     world.boot()
-    world.run(lambda w: w.api.job("steady")["state"] == s.RUNNING)
+    world.run(lambda w: w.api.jobs.job("steady")["state"] == s.RUNNING)
     world.store.delete("jobs", "odd")
 
 
@@ -144,7 +144,9 @@ def test_a_body_that_is_no_object_that_can_be_read_is_refused_and_kept_as_it_is(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_row_of_sqlite_is_known_by_its_key_whatever_its_body_says(world: World, store_url: str, said: Any) -> None:
     inserted(store_url, "odd", {**ASKED, **said})
-    world.run(lambda w: [view["state"] for view in w.api.jobs(False) if view["job_id"] == "odd"] == [s.RUNNING])
+    world.run(
+        lambda w: [view["state"] for view in w.api.jobs.list_jobs(False) if view["job_id"] == "odd"] == [s.RUNNING]
+    )
     turns(world)
 
 
@@ -152,17 +154,17 @@ def test_a_row_of_sqlite_is_known_by_its_key_whatever_its_body_says(world: World
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_job_trains_under_any_key_that_sqlite_has(world: World, store_url: str, key: Any) -> None:
     inserted(store_url, key, {**ASKED, "job_id": "odd"})
-    world.run(lambda w: w.api.job("odd")["state"] == s.RUNNING)
+    world.run(lambda w: w.api.jobs.job("odd")["state"] == s.RUNNING)
     world.boot()
     turns(world)
-    assert world.api.job("odd")["state"] == s.RUNNING
+    assert world.api.jobs.job("odd")["state"] == s.RUNNING
 
 
 @pytest.mark.parametrize("key", [ObjectId("6b08ba77c6db290b5abceb89"), 7, 1.5], ids=str)
 @pytest.mark.parametrize("store_url", ["nx"], indirect=True)
 def test_a_job_trains_under_any_key_that_mongodb_finds(world: World, store_url: str, key: Any) -> None:
     inserted(store_url, key, {**ASKED, "job_id": "odd"})
-    world.run(lambda w: w.api.job("odd")["state"] == s.RUNNING)
+    world.run(lambda w: w.api.jobs.job("odd")["state"] == s.RUNNING)
     turns(world)
 
 

@@ -56,6 +56,18 @@ def test_ended_jobs_go_by_age_and_by_number_and_never_within_the_hour(store: Sto
     assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["d", "e", "f", "g"])
 
 
+def test_reservations_that_are_over_go_after_an_hour_if_the_clock_can_be_trusted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, days in {"a": 31.0, "b": 2.0, "just over": 0.01, "to come": -5.0}.items():
+        store.insert("reservations", {"_id": name, "from_ts": NOW - 40 * DAY, "until_ts": NOW - days * DAY})
+    assert retention.prune(store, KEEP, NOW, ages=False).reservations == 0
+    monkeypatch.setattr(retention, "OVER", 2)
+    assert (retention.prune(store, KEEP, NOW, ages=False).reservations, left(store, "reservations")[0]) == (1, "b")
+    assert retention.prune(store, KEEP, NOW).reservations == 1
+    assert left(store, "reservations") == ["just over", "to come"]
+
+
 @pytest.mark.parametrize("body", ['{"_id": 1, "type": "x", "at": 1.0}', "[]"])
 def test_reading_events_ends_whatever_a_row_says_of_its_number(tmp_path: Path, body: str) -> None:
     store = SqliteStore(str(tmp_path / "store.sqlite"))
@@ -263,6 +275,40 @@ def test_a_start_after_the_clock_was_set_believes_no_times_that_were_written_by_
     clock.base -= days * DAY
     assert pruned(clock, store, boot) == 0
     assert left(store) == ["before", "meanwhile"]
+
+
+@pytest.mark.parametrize("boots", [False, True])
+def test_a_job_that_ended_while_the_clock_was_years_back_is_not_old_once_that_is_set_right(
+    store: Store, boots: bool
+) -> None:
+    """As on a machine without a battery, until it finds a time server."""
+    clock = SetClock()
+    watched(clock, store)
+    clock.base -= 300 * DAY
+    if boots:
+        clock.time = 5.0
+    boot = "two" if boots else "one"
+    watched(clock, store, boot, seconds=600.0)
+    store.insert("jobs", {
+        "_id": "a", "job_id": "a", "uid": "u-a", "state": "completed", "closed": True, "finish_ts": clock.wall(),
+    })  # fmt: skip
+    ended(store, "b", 50.0)
+    clock.base += 300 * DAY
+    for _ in range(3):
+        watch = watched(clock, store, boot)
+        assert watch.steady()
+        retention.prune(store, KEEP, clock.wall(), watch.steady(), watch.doubted())
+        assert left(store) == ["a"], "the other one is old"
+
+
+@pytest.mark.parametrize("odd", [None, 5, [3], [[1.0]], [["a", 2.0]], [[1.0, None]], {"a": 1}])
+def test_odd_spans_of_a_clock_are_none(store: Store, odd: Any) -> None:
+    clock = SetClock()
+    watch = watched(clock, store)
+    store.update("terms", retention.CLOCK, {}, {"doubted": odd, "began": "x"})
+    assert watch.doubted() == []
+    watch.look()
+    assert (store.get("terms", retention.CLOCK) or {})["doubted"] == []
 
 
 @pytest.mark.parametrize("damaged", [{"wall": None}, {"now": "x"}, {"beside_s": float(2**70)}, {"boot": 3}])

@@ -21,7 +21,8 @@ from tests.patience import patient
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.deep  # measures, so nothing should run beside it
 
-NAMES = ("gap", "overhead", "round_trips", "decide", "extender", "launches", "checkpoints", "scale", "peers", "sharing")
+NAMES = ("gap", "overhead", "round_trips", "decide", "extender", "launches", "checkpoints", "scale", "cluster_size")
+NAMES += ("peers", "sharing")
 WITHIN_S = patient(300.0)
 
 

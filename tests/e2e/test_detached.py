@@ -45,7 +45,7 @@ def test_it_comes_up_in_the_background_once_and_goes_down_when_told(tmp_path: Pa
         os.kill(pid, signal.SIGSTOP)
         paused = reshape(state, "down")
         os.kill(pid, signal.SIGCONT)
-        assert paused[0] == 1 and f"let it go on with `kill -CONT {pid}`" in paused[2]
+        assert paused[0] == 1 and f"resume it with `kill -CONT {pid}`" in paused[2]
         assert (state / "up.log.1").read_bytes().startswith(b"Reshape is up at ")
     finally:
         down = reshape(state, "down")
@@ -57,7 +57,8 @@ def test_it_comes_up_in_the_background_once_and_goes_down_when_told(tmp_path: Pa
 def test_what_cannot_start_says_why_and_down_ends_no_other_process(tmp_path: Path) -> None:
     state = tmp_path / "state"
     refused = reshape(state, "up", "--detach", "--gpus", "2xV100", "--host", "203.0.113.7")
-    assert refused[0] == 1 and refused[2].startswith("--host 203.0.113.7 is no IPv4 address or name of this machine")
+    assert refused[0] == 1
+    assert refused[2].startswith("--host 203.0.113.7 is not an IPv4 address or name of this machine")
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (state / "up.json").write_text(json.dumps({"pid": bystander.pid, "url": "http://127.0.0.1:9", "token": "x"}))
@@ -99,7 +100,7 @@ def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
         assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
     finally:
         code, out, _ = reshape(state, "down", "--cancel-all")
-    assert code == 0 and out.startswith("Waits until stays has stopped.\n")
+    assert code == 0 and out.startswith("Waiting for stays to stop.\n")
     assert "keep training" not in out
     eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
 
@@ -133,11 +134,11 @@ def test_what_was_told_to_stop_and_has_not_is_named_once_it_is_down(tmp_path: Pa
         pid = json.loads((state / "up.json").read_text())["pid"]
         down = begun_down(state)
         assert down.stdout is not None
-        assert down.stdout.readline() == "Waits until deaf has stopped.\n"
-        eventually(lambda: "Waits until deaf" in (state / "up.log").read_text(), "it was told to end")
+        assert down.stdout.readline() == "Waiting for deaf to stop.\n"
+        eventually(lambda: "Waiting for deaf" in (state / "up.log").read_text(), "it was told to end")
         os.kill(pid, signal.SIGTERM)  # as a second `reshape down`, which waits, too
         os.kill(pid, signal.SIGINT)  # as a second Ctrl-C
-        assert "deaf, which was told to stop, still runs" in down.communicate()[1] and down.returncode == 1
+        assert "deaf still runs though told to stop" in down.communicate()[1] and down.returncode == 1
         assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
     finally:
         assert reshape(state, "down", "--cancel-all")[0] == 0
@@ -155,9 +156,9 @@ def test_a_second_down_waits_with_the_first_one(tmp_path: Path) -> None:
         eventually(lambda: not suspend_refused(client), "it has announced itself")
         both = [begun_down(state), begun_down(state)]
         assert [said.readline() for said in (down.stdout for down in both) if said] == [
-            "Waits until deaf has stopped.\n"
+            "Waiting for deaf to stop.\n"
         ] * 2
-        eventually(lambda: "Waits until deaf" in (state / "up.log").read_text(), "it was told to end")
+        eventually(lambda: "Waiting for deaf" in (state / "up.log").read_text(), "it was told to end")
         pid = json.loads((state / "up.json").read_text())["pid"]
         os.kill(pid, signal.SIGTERM)  # as a third one
         for _ in range(20):  # one that went on without waiting would not answer for so long

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reshape.live_paper import all_experiments, core_seconds, runner
+from reshape_papers.live_paper import all_experiments, core_seconds, runner
 from tests.e2e.test_live_paper import two_jobs
 from tests.e2e.up import ROOT, WITHIN_S, of_folder, wait_for
 from tests.patience import patient
@@ -22,7 +22,7 @@ NAMES = ("flowcon-random-15", "no-experiment", "flowcon-random-10")
 NIGHT = f"""\
 import sys
 from pathlib import Path
-from reshape.live_paper import all_experiments, core_seconds, runner
+from reshape_papers.live_paper import all_experiments, core_seconds, runner
 from tests.e2e import test_live_night, test_live_paper
 core_seconds.FARTHEST = 1e9  # starts weigh as much as the trainings here
 runner.draw = lambda name, seed, data: test_live_paper.two_jobs(name)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.stores.opening import open_store
-from experiments.workloads import build
-from reshape.live_paper import outcome, runner
+from reshape_papers.live_paper import outcome, runner
+from reshape_papers.workloads import build
 from simulator.scenario import Workload
 from tests.e2e.up import ROOT, WITHIN_S, of_folder, wait_for
 from tests.patience import patient

@@ -154,7 +154,7 @@ def test_a_training_that_loses_nothing_leaves_the_same_whatever_it_draws(up: Up,
     (tmp_path / "train.py").write_text(KEEPS)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
     assert (code, found["stops"] > 0, found["differences"]) == (0, True, []), said
-    assert found["verdict"].endswith(", it leaves the same files, rows and printed lines as undisturbed.")
+    assert found["verdict"].endswith(", it leaves the same files, rows and printed lines as an undisturbed run.")
 
 
 STARTS_ONCE = """
@@ -181,7 +181,7 @@ def test_a_training_that_does_not_start_again_is_said_to(up: Up, tmp_path: Path,
 def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:
     code, found, said = rehearsed(up, tmp_path, "bash", "-c", "exit 3")
     assert (code, found) == (1, {})
-    assert "The training is failed before its rehearsal was over: the training process ended with exit code 3" in said
+    assert "The training failed before its rehearsal was over: the training process ended with exit code 3" in said
 
 
 @pytest.mark.deep
@@ -192,5 +192,5 @@ def test_ctrl_c_cancels_the_rehearsal(up: Up, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=patient(WITHIN_S))
     assert process.returncode == 130
-    assert f"The rehearsal was ended early, and {job['job_id']} is cancelled." in said
+    assert f"The rehearsal ended early; {job['job_id']} is cancelled." in said
     assert up.client.job(job["job_id"])["state"] == "cancelled"

@@ -62,7 +62,7 @@ def test_a_job_that_is_cancelled_ends_the_command_before_its_gpus_are_free(up: U
     up.client.cancel(name)
     _, told = process.communicate(timeout=patient(60))
     assert process.returncode == 128 + (signal.SIGHUP if hangs_up else signal.SIGTERM)
-    assert f"Job {name} ends" in told
+    assert f"Job {name} is ending" in told
     wait_for(lambda: up.job(name)["state"] in ENDED and all_idle(up), what="its GPUs are free")
 
 
@@ -106,7 +106,7 @@ def test_who_does_not_want_to_wait_cancels_the_job(up: Up) -> None:
     ("words", "said"),
     [
         (["--gpus", "9", "--", "sh"], "No node has 9 GPUs; the largest has 2: write --gpus 2 or less."),
-        (["--", "no-such-program"], "There is no program no-such-program."),
+        (["--", "no-such-program"], "There is no program no-such-program; is it on PATH?"),
     ],
 )
 def test_what_cannot_run_is_told_in_a_sentence(up: Up, words: list[str], said: str) -> None:

@@ -339,7 +339,7 @@ def test_a_shim_that_its_user_has_replaced_holds_nobody_up(box: Box) -> None:
     box.submit("eve", "replaced")
     job, launch = box.until("replaced", "running"), box.folder_of("replaced", launch=True)
     code = (
-        "import fcntl, os, socket, sys, time; os.chdir(sys.argv[1]); os.kill(int(sys.argv[2]), 9); time.sleep(1);"
+        "import fcntl, os, socket, sys, time; os.chdir(sys.argv[1]); os.kill(int(sys.argv[2]), 9);"
         "lock = open('shim.lock'); fcntl.flock(lock, fcntl.LOCK_EX); os.unlink('shim.sock'); one = socket.socket(socket"
         ".AF_UNIX); one.bind('shim.sock'); one.listen(99); print('held', flush=True); time.sleep(600)"
     )

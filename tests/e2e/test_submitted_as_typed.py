@@ -66,7 +66,7 @@ def test_it_runs_in_the_callers_folder_with_the_callers_python_and_packages_and_
     assert printed == (
         '{"data": "rows", "was": false, "FROM_VENV": "yes", "HF_HOME": "/data", "HF_TOKEN": null, "ONLY_OF_UP": null}'
     )
-    assert (done.returncode, done.stderr) == (0, "Job train-1 is completed.\n")
+    assert (done.returncode, done.stderr) == (0, "Job train-1 completed.\n")
     assert "train-1" in reshape(up, mine, "jobs").stdout, "it stays in sight"
 
 
@@ -82,9 +82,9 @@ def test_a_name_can_be_used_again_and_finds_no_checkpoint_of_the_job_before(up: 
 def test_a_script_that_fails_is_waited_for_and_told_by_the_exit_code(up: Up, mine: Path) -> None:
     done = reshape(up, mine, "submit", "--wait", "--cpu", "--name", "bad", "--", "python", "train.py", LC_CODE="3")
     assert done.returncode == 1
-    assert done.stderr.startswith("Job bad is failed: ")
+    assert done.stderr.startswith("Job bad failed: ")
     again = reshape(up, mine, "cancel", "bad")
-    assert (again.returncode, again.stdout) == (0, "Job bad had ended already: it is failed.\n")
+    assert (again.returncode, again.stdout) == (0, "Job bad has already ended: failed.\n")
 
 
 def test_the_name_of_a_living_job_is_refused(up: Up, mine: Path) -> None:

@@ -45,7 +45,6 @@ OURS = {
     "sidecar",
     "launcher",
     "simulator",
-    "experiments",
 }
 
 

@@ -9,8 +9,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import msgspec
 from tornado.netutil import bind_sockets
@@ -18,16 +18,19 @@ from tornado.web import Application
 
 from adaptive_scheduler.shares import Shares
 from coordinator.adapters.clock import SystemClock
+from coordinator.api.access import Access
+from coordinator.api.services import Services
 from coordinator.api.shares_view import shares_view, usage_view
+from coordinator.api.slaml_requests import SlamlRequests
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http.app import make_app, make_server
-from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.cluster_tenants import ClusterTenants
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import PROFILE_TABLES
 from coordinator.scheduling.shares_file import parse
-from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
+from coordinator.telemetry.gpu_use import GpuUse
 from sidecar import protocol
 from tests.fakes.store import MemoryStore
 
@@ -37,7 +40,15 @@ View = dict[str, Any]
 NO_CURVE: View = {"value_name": None, "values": [], "speeds": [], "gpus": []}
 
 
+class NoAccess:
+    """The access of the holder of the token."""
+
+    caller = None
+
+
 class FakeCoordinator:
+    """All services in one, as most keep what others show."""
+
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.documents: dict[str, View] = {}  # as they are shown
@@ -58,22 +69,13 @@ class FakeCoordinator:
         self.accounts: list[View] = []
         self.broken: Exception | None = None
         self.in_memory = False  # what `knows` says; False, so that a test may let a heartbeat wait
-        self.slaml_requests = SlamlRequests(MemoryStore(), SystemClock(), False, lambda: None)
+        self.slaml_requests = SlamlRequests(cast(Access, NoAccess()), MemoryStore(), SystemClock(), False, lambda: None)
         self.gpu_rows = [
             {"gpu_id": f"GPU-{i}", "node": "local", "gpu_type": "V100", "state": s.IDLE, "job_id": None,
              "worker_id": None, "held_by": None, "utilisation": 0.25 * i, "memory_used": i << 30,
              "memory_total": 16 << 30, "emulated": True}
             for i in range(4)
         ]  # fmt: skip
-
-    def apply_slaml(self, item: View, dry_run: bool = False) -> View:
-        return self.slaml_requests.apply(item, dry_run)
-
-    def slamls(self) -> list[View]:
-        return self.slaml_requests.all()
-
-    def delete_slaml(self, slaml_id: str) -> View:
-        return self.slaml_requests.delete(slaml_id)
 
     def remove(self, job_id: str) -> View:
         del self.documents[self.job(job_id)["job_id"]]
@@ -86,7 +88,7 @@ class FakeCoordinator:
         return {"systems": ["elastic"], "reshape_by": "sidecar", "settings": {"specon": {"alpha": 0.5}}}
 
     def shares(self) -> View:
-        return shares_view(self.shares_now, None, None, 0.0, "shares.yaml", "")
+        return shares_view(self.shares_now, None, None, 0.0, "shares.yaml", "", {})
 
     def set_shares(self, text: str) -> View:
         self.shares_now = parse(text)
@@ -120,7 +122,7 @@ class FakeCoordinator:
         self.tell({"type": "submitted", "job_id": job_id})
         return self.job(job_id)
 
-    def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
+    def list_jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         self._store()
         with self.lock:
             return [
@@ -130,7 +132,7 @@ class FakeCoordinator:
             ]
 
     def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
-        found = [job for job in self.jobs(group == "ended") if named in job["job_id"]]
+        found = [job for job in self.list_jobs(group == "ended") if named in job["job_id"]]
         return {"jobs": found[offset : offset + limit], "total": len(found), "counts": {"running": 0, "waiting": 0}}
 
     def open_jobs(self, job_ids: Iterable[str]) -> dict[str, View]:
@@ -169,7 +171,10 @@ class FakeCoordinator:
     def wall(self) -> float:
         return 1000.0
 
-    def history(self) -> list[View]:
+    def gpu_use(self) -> View:
+        return GpuUse(MemoryStore(), SystemClock(), lambda gpu: None).day()
+
+    def newest_events(self) -> list[View]:
         return self.events_after(0, 5000)
 
     def curve(self, job_id: str) -> View:
@@ -307,7 +312,7 @@ class FakeCoordinator:
     def acts(self) -> bool:
         return not self.store_down
 
-    def extend(self, verb: str, raw: bytes) -> bytes:
+    def answer(self, verb: str, raw: bytes) -> bytes:
         return VolcanoExtender(lambda job_id: self.records.get(job_id), lambda: self.queues).answer(verb, raw)
 
     def metrics(self) -> bytes:
@@ -329,15 +334,24 @@ class Live:
     app: Application
 
 
+def services_of(fake: FakeCoordinator) -> Services:
+    """Return services that are all this fake."""
+    names = [field.name for field in fields(Services)]
+    return Services(**{**dict.fromkeys(names, cast(Any, fake)), "slamls": fake.slaml_requests})
+
+
 @contextmanager
-def serve(coordinator: CoordinatorApi | None = None, token: str = TOKEN) -> Iterator[Live]:
+def serve(
+    coordinator: Services | FakeCoordinator | None = None, token: str = TOKEN, tenants: ClusterTenants | None = None
+) -> Iterator[Live]:
     """The real application on a free loopback port, in a thread, until the block ends."""
     coordinator = coordinator or FakeCoordinator()
+    services = services_of(coordinator) if isinstance(coordinator, FakeCoordinator) else coordinator
     ready: list[Live] = []
     started, over = threading.Event(), asyncio.Event()
 
     async def run() -> None:
-        app = make_app(coordinator, token)
+        app = make_app(services, token, tenants=tenants)
         server = make_server(app)
         sockets = bind_sockets(0, "127.0.0.1")
         port = sockets[0].getsockname()[1]

@@ -8,10 +8,10 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
-from launcher.cluster.api import Expired, ListResult
+from launcher.cluster.api import Expired, KubernetesApi, ListResult
 
 Doc = dict[str, Any]
 Name = tuple[str, str | None, str]  # kind, namespace, name
@@ -63,16 +63,29 @@ class Kube:
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> ListResult:
-        """Of `fields` what is equal to a text, such as `involvedObject.uid` of events."""
+        """Of `fields` what is equal to a text, such as `involvedObject.uid` of events, or is not (`!=`)."""
         self._call("list", kind, "")
-        wanted = dict(part.split("=") for part in fields.split(",")) if fields else {}
         with self._lock:
             found = [copy.deepcopy(d) for n, d in self.objects.items() if n[0] == kind and namespace in (None, n[1])]
-            found = [d for d in found if _labelled(d, labels) and all(_field(d, n) == v for n, v in wanted.items())]
+            found = [d for d in found if _labelled(d, labels) and _has_fields(d, fields)]
             return ListResult(found, str(self._version))
 
+    def pages(
+        self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Iterator[ListResult]:
+        """Two objects at a time."""
+        found = self.list(kind, namespace, labels, fields)
+        for first in range(0, max(1, len(found.items)), 2):
+            yield ListResult(found.items[first : first + 2], found.version)
+
     def watch(
-        self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
+        self,
+        kind: str,
+        since: str,
+        seconds: int,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
     ) -> Iterator[tuple[str, Doc]]:
         self._call("watch", kind, "")
         events: queue.Queue[Any] = queue.Queue()
@@ -90,7 +103,7 @@ class Kube:
                 if isinstance(event, BaseException):
                     raise event
                 if _labelled(event[1], labels) and namespace in (None, event[1]["metadata"].get("namespace")):
-                    yield event
+                    yield event if _has_fields(event[1], fields) else ("DELETED", event[1])
         finally:
             self._watches.remove((kind, events))
 
@@ -111,23 +124,29 @@ class Kube:
             return self._resize(kind, name, changes, namespace)
         with self._lock:
             doc = copy.deepcopy(self.objects[(kind, namespace, name)])
+            if part == "status":
+                return self._store({**doc, "status": {**(doc.get("status") or {}), **changes["status"]}}, "MODIFIED")
             for change in changes["webhooks"]:
                 next(w for w in doc["webhooks"] if w["name"] == change["name"]).update(change)
             return self._store(doc, "MODIFIED")
 
     def patch_json(self, kind: str, name: str, operations: Sequence[Doc], namespace: str | None = None) -> Doc:
-        """`test`, and `add` of what is there."""
+        """`test`, `remove`, and `add` into what is there."""
         self._call("patch_json", kind, name)
         with self._lock:
             doc = copy.deepcopy(self.objects[(kind, namespace, name)])
             for one in operations:
-                *path, last = [int(part) if part.isdecimal() else part for part in one["path"].split("/")[1:]]
+                parts = [part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:]]
+                *path, last = [int(part) if part.isdecimal() else part for part in parts]
                 place: Any = doc
                 for part in path:
                     place = place[part]
                 if one["op"] == "test" and place[last] != one["value"]:
                     raise Rejected("the test failed", 422)
-                place[last] = one["value"]
+                if one["op"] == "remove":
+                    del place[last]
+                else:
+                    place[last] = one["value"]
             return self._store(doc, "MODIFIED")
 
     def show(self, seen: Doc, status: Doc) -> Doc:
@@ -140,7 +159,9 @@ class Kube:
             merged = {**(doc.get("status") or {}), **status}
             return self._store({**doc, "status": {k: v for k, v in merged.items() if v is not None}}, "MODIFIED")
 
-    def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
+    def delete(
+        self, kind: str, name: str, namespace: str | None = None, uid: str | None = None, grace_s: int | None = None
+    ) -> bool:
         self._call("delete", kind, name)
         with self._lock:
             found = self.objects.get((kind, namespace, name))
@@ -191,6 +212,11 @@ class Kube:
 AWAY = Transient("the API server does not answer")
 
 
+def as_api(kube: Kube) -> KubernetesApi:
+    """Return it as what it stands for, of which it has what the launcher calls."""
+    return cast(KubernetesApi, kube)
+
+
 def _name(doc: Doc) -> Name:
     return doc["kind"], doc["metadata"].get("namespace"), doc["metadata"]["name"]
 
@@ -200,5 +226,16 @@ def _field(doc: Doc, name: str) -> Any:
     return _field(doc.get(head) or {}, rest) if rest else doc.get(head)
 
 
+def _has_fields(doc: Doc, fields: str | None) -> bool:
+    for part in fields.split(",") if fields else ():
+        name, sign, value = part.partition("!=" if "!=" in part else "=")
+        if (str(_field(doc, name)) == value) is (sign == "!="):
+            return False
+    return True
+
+
 def _labelled(doc: Doc, label: str | None) -> bool:
-    return label is None or label in (doc["metadata"].get("labels") or {})
+    """`label` is a name that it must have, or `name=value`."""
+    labels = doc["metadata"].get("labels") or {}
+    name, _, value = (label or "").partition("=")
+    return label is None or (labels.get(name) == value if value else name in labels)

@@ -58,6 +58,7 @@ class Behaviour:
     unfit: str = ""  # what its sidecars say of its command
     value: float | None = None  # as measured at every step
     sick: set[str] | None = None  # GPUs that its sidecar reads as sick; None: it reads none
+    busy: float | None = None  # what it reports of its GPUs
     cores: float | None = None  # that it uses, as its sidecar reports
     value_name: str = "val_accuracy"
     partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
@@ -138,13 +139,15 @@ class Launch:
             shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
             usage=Usage(cpu_cores=behaviour.cores if self.trains else None), member=self.member or 0,
             boot="" if self.member is None else f"machine/{self.pid}", unfit=behaviour.unfit,
-            gpus=self.readings(behaviour.sick),
+            gpus=self.readings(behaviour.sick, behaviour.busy),
         )  # fmt: skip
 
-    def readings(self, sick: set[str] | None) -> list[GpuReading]:
-        every = () if sick is None else self.status.gpu_ids
+    def readings(self, sick: set[str] | None, busy: float | None) -> list[GpuReading]:
+        every = () if sick is None and busy is None else self.status.gpu_ids
         return [
-            GpuReading(gpu_id=g, healthy=False, problem="GPU is lost") if sick and g in sick else GpuReading(gpu_id=g)
+            GpuReading(gpu_id=g, healthy=False, problem="GPU is lost")
+            if sick and g in sick
+            else GpuReading(gpu_id=g, utilisation=busy)
             for g in every
         ]
 

@@ -2,7 +2,8 @@
 
 Documents are kept encoded, so nobody shares one with the store. It refuses what every store refuses
 (`coordinator.stores.rules`); `tests/unit/coordinator/test_fake_store.py` compares it with SqliteStore. It also refuses
-to write a field that `coordinator.model.tables` does not list; users, whose connection is `healthy`, may write any.
+to write a field that `coordinator.model.tables` does not list, or to change one into a value that would not be read as
+it is; users, whose connection is `healthy`, may write any.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import msgspec
 
 from coordinator.errors import Conflict, Transient
 from coordinator.model import fields
+from coordinator.model.schema.field_types import must_be, types_of_fields, wrong_fields
+from coordinator.model.schema.row_fields import ROWS
 from coordinator.model.tables import FIELDS
 from coordinator.ports import Doc, Key
 from coordinator.stores import rules
@@ -64,6 +67,7 @@ class MemoryStore:
 
     def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
         self._check_fields(table, changes)
+        self._check_values(table, changes)
         rules.check_changes(changes)
         rules.check_equalities(expect)
         doc = self.get(table, key)
@@ -147,6 +151,14 @@ class MemoryStore:
             return
         unknown = sorted(f for f in doc if f not in FIELDS[table] and not str(f).startswith(fields.USER_PREFIXES))
         assert unknown == [], f"table {table} has no field {', '.join(unknown)}: see coordinator/model/tables.py"
+
+    def _check_values(self, table: str, changes: Mapping[str, Any]) -> None:
+        """Refuse changes that would not be read as they are; a whole row may be a damaged one that is put back."""
+        if not self.checks_fields or table not in ROWS:
+            return
+        kinds = types_of_fields(ROWS[table])
+        wrong = [must_be(f, kinds[f], changes[f]) for f in wrong_fields(changes, ROWS[table]) if f in changes]
+        assert wrong == [], f"table {table}: {'; '.join(wrong)}: see coordinator/model/schema/row_fields.py"
 
     def _reachable(self) -> None:
         if self.down:

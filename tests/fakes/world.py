@@ -137,7 +137,7 @@ class World:
             self._failpoint, self.agent_key,
         )  # fmt: skip
         self.c.trouble = ""  # it acts, by the world's ticks in place of its own cycles
-        self.api = self.c.api
+        self.api = self.c.services
         self.c.loop._snapshots = Compared(self.c.telemetry)
 
     def _failpoint(self, name: str) -> None:
@@ -205,8 +205,9 @@ class World:
                     self.c._queue_all()
                 if self.c.elector.rewound:
                     self.c.recover()
-                self.c._mark_faulty_gpus()
-                self.c.loop.tick()
+                self.c.inventory.mark_faulty_gpus()
+                if self.c.awaited.all_are_known():
+                    self.c.loop.tick()
         except Transient:
             pass
         self.c._queue_changed()
@@ -230,7 +231,7 @@ class World:
         queue = self.c.queue
         for job_id in sorted(iter(queue.take, None)):
             try:
-                if self.c.elector.leads:
+                if self.c.elector.leads and not self.c.awaited.waits:
                     self.c._look_again(job_id, self.c.reconciler.reconcile(job_id).seconds)
             except (Conflict, Transient):
                 queue.add(job_id)
@@ -270,7 +271,7 @@ class World:
         """Hand one heartbeat over and, if it is answered, do what the answer says."""
         sent_at, rest = self.clock.time, launch.status.exit_at
         try:
-            body, _ = self.api.heartbeat(launch.job, launch.number, raw, signature)
+            body, _ = self.api.messages.heartbeat(launch.job, launch.number, raw, signature)
         except ReshapeError:
             return
         reply = msgspec.json.decode(body, type=HeartbeatReply)

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import pytest
 
+from coordinator.api.services import Services
 from coordinator.http.base import RETRY_AFTER_S
-from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model import states as s
 from coordinator.stores import rules
 from tests.api.caller import Answer, Caller
@@ -27,7 +27,7 @@ from tests.fakes.world import World
 STEADY = "steady"  # whom nobody touches
 TABLES = (
     "jobs", "jobs", "jobs", "gpus", "gpus", "nodes", "queues", "slamls", "launches", "readers", "decisions", "events",
-    "heartbeats", "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions",
+    "heartbeats", "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions", "gpu_use",
 )  # fmt: skip  # but terms, which say who acts
 NONSENSE: tuple[Any, ...] = (
     None, "", "x", "a.b", "{{ 1 }}", "../..", "\u202e😀", "n1", s.RUNNING, s.SUBMITTED, s.COMPLETED, True, False, 0, 1,
@@ -162,7 +162,7 @@ class AnyData:
         runs twice, and the store is away for some rounds.
         """
         told: list[str] = []
-        with serve(cast(CoordinatorApi, Newest(self.world))) as live:
+        with serve(cast(Services, Newest(self.world))) as live:
             live.app.settings["failures"].limit = 10**9  # every call here comes from one address
             call = Caller(live)
             for number in range(rounds):

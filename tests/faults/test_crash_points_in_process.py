@@ -142,8 +142,15 @@ def is_held(job: str) -> Callable[[World], bool]:
     return lambda world: at_rest(world) and bool(world.job(job).held)
 
 
+def has_tried(job: str) -> Callable[[World], bool]:
+    """Return whether its launch has failed, and it waits again."""
+    waiting = waits(job)
+    return lambda world: waiting(world) and world.job(job).retries > 0
+
+
 NEWCOMER = Act(trains("one", 4), TWO)
 FROM_BOTH = Start("three", "n1", 2, WHY, victim="one", victim_num_gpus=1, more_victims=(Victim("two", 1),))
+FILL_BOTH = (Act(trains("one", 2, 0), submits("two", [1, 2], Behaviour(iterations=90))),)
 TAKES_FROM_BOTH = (
     Act(trains("one", 2, 0), submits("two", [1, 2], Behaviour(iterations=60))),
     Act(trains("two", 2), submits("three", [2], Behaviour(iterations=20))),
@@ -166,13 +173,13 @@ JOURNEYS = {
     "an operator shrinks a job": Journey(
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
-        (Act(trains("one", 4), lambda world: world.api.request("one", 2, None)),),
+        (Act(trains("one", 4), lambda world: world.api.operator.request("one", 2, None)),),
         generations={"one": 2},
     ),
     "an operator shrinks a job whose interpreter is about to wait": Journey(
         Behaviour(iterations=80, warms_s=6.0),
         {"one": s.COMPLETED},
-        (Act(trains("one", 4), lambda world: world.api.request("one", 2, None)),),
+        (Act(trains("one", 4), lambda world: world.api.operator.request("one", 2, None)),),
         generations={"one": 2},
     ),
     "a newcomer comes and the imports of its victim's interpreter never end": Journey(
@@ -181,7 +188,7 @@ JOURNEYS = {
     "cancel while running": Journey(
         Behaviour(iterations=200),
         {"one": s.CANCELLED},
-        (Act(trains("one", 4), lambda world: world.api.cancel("one")),),
+        (Act(trains("one", 4), lambda world: world.api.operator.cancel("one")),),
         generations={"one": 1},
     ),
     "restart after a crash": Journey(
@@ -199,7 +206,7 @@ JOURNEYS = {
     "the newcomer is cancelled before its victim is stopped": Journey(
         Behaviour(iterations=200),
         {"one": s.COMPLETED, "two": s.CANCELLED},
-        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.api.cancel("two"))),
+        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.api.operator.cancel("two"))),
         generations={"one": 1, "two": 0},
     ),
     "the victim ends while its newcomer initializes": Journey(
@@ -291,7 +298,7 @@ JOURNEYS = {
         {"one": s.CANCELLED},
         (
             Act(trains("one", 2), ordered(TO_B)),
-            Act(is_in("one", s.ADJUSTING), lambda world: world.api.cancel("one")),
+            Act(is_in("one", s.ADJUSTING), lambda world: world.api.operator.cancel("one")),
         ),
         generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
     ),
@@ -329,7 +336,18 @@ JOURNEYS = {
     "a newcomer that two jobs wait for is cancelled": Journey(
         Behaviour(iterations=60),
         {**ALL_END, "three": s.CANCELLED},
-        (*TAKES_FROM_BOTH, Act(is_in("three", s.INITIALIZING), lambda world: world.api.cancel("three"))),
+        (*TAKES_FROM_BOTH, Act(is_in("three", s.INITIALIZING), lambda world: world.api.operator.cancel("three"))),
+        generations={"one": 1, "two": 1, "three": 0}, counts=(1, 2), settings=NOTHING_ELSE,
+    ),
+    "a newcomer that two jobs wait for does not come up": Journey(
+        Behaviour(iterations=90),
+        {**BOTH_END, "three": s.CANCELLED},
+        (
+            *FILL_BOTH,
+            Act(trains("two", 2), submits("three", [2], Behaviour(iterations=20, never_comes_up=True))),
+            Act(waits("three"), ordered(FROM_BOTH)),
+            Act(has_tried("three"), lambda world: world.api.operator.cancel("three")),
+        ),
         generations={"one": 1, "two": 1, "three": 0}, counts=(1, 2), settings=NOTHING_ELSE,
     ),
     "one of two victims ends while its newcomer initializes": Journey(
@@ -345,8 +363,8 @@ JOURNEYS = {
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
         (
-            Act(trains("one", 4), lambda world: world.api.suspend("one")),
-            Act(rests("one"), lambda world: world.api.resume("one")),
+            Act(trains("one", 4), lambda world: world.api.operator.suspend("one")),
+            Act(rests("one"), lambda world: world.api.operator.resume("one")),
         ),
         generations={"one": 2}, counts=(4,), settings=NOTHING_ELSE,
     ),
@@ -354,8 +372,8 @@ JOURNEYS = {
         Behaviour(iterations=60, freezes=True, ignores_stop=True),
         {"one": s.COMPLETED},
         (
-            Act(trains("one", 1), lambda world: world.api.suspend("one")),
-            Act(rests_frozen, lambda world: world.api.resume("one")),
+            Act(trains("one", 1), lambda world: world.api.operator.suspend("one")),
+            Act(rests_frozen, lambda world: world.api.operator.resume("one")),
         ),
         generations={"one": 2}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
     ),
@@ -363,8 +381,8 @@ JOURNEYS = {
         Behaviour(iterations=90, freezes=True, ignores_stop=True, unfrozen=["it has set up NCCL"]),
         {"one": s.COMPLETED},
         (
-            Act(trains("one", 1), lambda world: world.api.suspend("one")),
-            Act(lambda world: bool(world.job("one").unfrozen), lambda world: world.api.resume("one")),
+            Act(trains("one", 1), lambda world: world.api.operator.suspend("one")),
+            Act(lambda world: bool(world.job("one").unfrozen), lambda world: world.api.operator.resume("one")),
         ),
         generations={"one": 1}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
     ),
@@ -372,8 +390,8 @@ JOURNEYS = {
         Behaviour(iterations=60, freezes=True, ignores_stop=True, unfrozen=["", "its GPU has no room"]),
         {"one": s.COMPLETED},
         (
-            Act(trains("one", 1), lambda world: world.api.suspend("one")),
-            Act(rests_frozen, lambda world: world.api.resume("one")),
+            Act(trains("one", 1), lambda world: world.api.operator.suspend("one")),
+            Act(rests_frozen, lambda world: world.api.operator.resume("one")),
         ),
         generations={"one": 3}, counts=(1,), settings=NOTHING_ELSE, more={"elastic": None, "freeze": True},
     ),
@@ -383,14 +401,14 @@ JOURNEYS = {
         (
             Act(trains("one", 4), submits("two", [2], Behaviour(iterations=80))),
             Act(lambda world: "one" in world.machines.disk, fails_to_start),
-            Act(is_held("one"), lambda world: world.api.resume("one")),
+            Act(is_held("one"), lambda world: world.api.operator.resume("one")),
         ),
         generations={"one": 7, "two": 1},  # it grows back once two has ended
     ),
     "a job leaves a drained node": Journey(
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
-        (Act(trains("one", 4), lambda world: world.api.drain("n1", True)),),
+        (Act(trains("one", 4), lambda world: world.api.drains.drain("n1", True)),),
         generations={"one": 2}, counts=(2, 4), nodes=(B,), settings=NOTHING_ELSE,
     ),
     "a target is reached": Journey(

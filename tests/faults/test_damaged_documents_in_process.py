@@ -82,7 +82,11 @@ def until_the_twin_is_done(world: World) -> None:
 
 
 def shown(world: World, table: str, field: str) -> bool:
-    said = str(world.api.job("one")["problems"]) if table == "jobs" else str([g["problem"] for g in world.api.gpus()])
+    said = (
+        str(world.api.jobs.job("one")["problems"])
+        if table == "jobs"
+        else str([g["problem"] for g in world.api.fleet.gpus()])
+    )
     return f"{field} must be" in said
 
 
@@ -112,8 +116,8 @@ def test_a_job_that_is_renamed_as_it_runs_keeps_its_name(name: Any) -> None:
     damage(world, "jobs", "job_id", name)
     world.submit("twin", [2], Behaviour(iterations=20))
     until_the_twin_is_done(world)
-    assert [job["job_id"] for job in world.api.jobs(include_ended=False)] == ["one"]
-    assert "job_id must be the name that it was let in with" in str(world.api.job("one")["problems"])
+    assert [job["job_id"] for job in world.api.jobs.list_jobs(include_ended=False)] == ["one"]
+    assert "job_id must be the name that it was let in with" in str(world.api.jobs.job("one")["problems"])
     assert trains(world) and world.machines.violations == [] and len(world.machines.launches) == 2
 
 
@@ -162,7 +166,9 @@ def test_a_running_job_whose_mark_of_being_open_is_emptied_is_not_taken_for_a_ne
     world.submit("twin", [2], Behaviour(iterations=20))
     until_the_twin_is_done(world)
     assert trains(world) and len(world.machines.launches) == 2
-    assert [(job["job_id"], job["state"]) for job in world.api.jobs(include_ended=False)] == [("one", s.RUNNING)]
+    assert [(job["job_id"], job["state"]) for job in world.api.jobs.list_jobs(include_ended=False)] == [
+        ("one", s.RUNNING)
+    ]
     assert JobRecord(world.users.get("jobs", "one") or {}).accepted
 
 
@@ -187,7 +193,7 @@ def test_a_copy_of_a_running_job_s_row_is_refused_and_changes_nothing_of_the_job
     told = world.machines.present("one")
     beat = world.c.telemetry.reports.of(world.c.cache.jobs()["one"])
     assert told is not None and beat is not None and beat.progress.iterations >= told.steps - 2, "it is still heard"
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: w.users.get("jobs", "one")["closed"])  # type: ignore[index]
     copy = world.users.get("jobs", key)
     assert copy is not None and copy["problems"] == ["job_id 'one' belongs to another job; choose another one"]

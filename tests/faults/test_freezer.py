@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +166,15 @@ def test_what_the_driver_refuses_trains_on(driver: FakeDriver, begin: Begin, ver
     assert freeze(shim)["trainer"] == "frozen", "the next command of the same generation is no repeated one"
 
 
+def freeze_that_hangs(shim: ShimProcess, driver: FakeDriver) -> int:
+    """Begin a freeze in which the driver hangs; return the trainer's pid once it is locked."""
+    driver.put("fail.Checkpoint", -1)
+    shim.client.stop(2, freeze=True, command_id="freeze")
+    pid = int(shim.client.status()["trainer_pid"])
+    eventually(lambda: driver.state(pid) == 1, "it is locked")
+    return pid
+
+
 def goes_on(shim: ShimProcess) -> None:
     made = steps(shim)
     eventually(lambda: steps(shim) > made, "it trains on")
@@ -181,15 +193,46 @@ def test_a_gpu_that_is_not_given_back_is_kept(
 
 def test_a_driver_that_hangs_blocks_nobody_and_what_its_caller_left_goes_on(driver: FakeDriver, begin: Begin) -> None:
     shim = begin()
-    driver.put("fail.Checkpoint", -1)
-    shim.client.stop(2, freeze=True, command_id="freeze")
-    pid = shim.client.status()["trainer_pid"]
-    eventually(lambda: driver.state(pid) == 1, "it is locked")
+    pid = freeze_that_hangs(shim, driver)
     assert shim.client.status()["trainer"] == "stopping"
     (caller,) = [one for one in callers(shim) if one]
     os.kill(caller, signal.SIGKILL)  # as the shim does after a while
     shim.client.wait("running")
     assert driver.state(pid) == 0
+    goes_on(shim)
+
+
+def test_a_stop_does_not_wait_for_a_driver_that_hangs(driver: FakeDriver, begin: Begin) -> None:
+    shim = begin()
+    freeze_that_hangs(shim, driver)
+    shim.client.stop(3, grace_s=0.2)
+    shim.client.wait("exited")
+    eventually(lambda: not callers(shim), "nobody calls the driver any more")
+
+
+def test_freezes_wait_for_each_other_and_the_training_goes_on_meanwhile(driver: FakeDriver, begin: Begin) -> None:
+    shim = begin()
+    other = eventually(lambda: gpu_locks.take(freezer.ONE_AT_A_TIME), "no other test freezes")
+    try:
+        shim.client.stop(2, freeze=True, command_id="freeze")
+        eventually(lambda: callers(shim), "it begins")
+        goes_on(shim)
+        assert shim.client.status()["trainer"] == "stopping"
+    finally:
+        os.close(other)
+    eventually(lambda: shim.client.status()["trainer"] == "frozen", "it is frozen")
+
+
+def test_memory_that_another_freeze_has_taken_meanwhile_does_not_count(driver: FakeDriver, begin: Begin) -> None:
+    shim = begin()
+    pid = shim.client.status()["trainer_pid"]
+    turn = gpu_locks.open_unlocked(freezer.ONE_AT_A_TIME)
+    free = freezer.available_bytes()
+    given = {"pids": [pid], "gpu": driver.gpus[0], "room": 100 * GIB, "available": free + 100 * GIB, "turn": turn}
+    command = [sys.executable, "-I", "-S", freezer.__file__, "freeze", json.dumps(given)]
+    told = subprocess.run(command, pass_fds=[turn], capture_output=True, text=True, check=True).stdout
+    os.close(turn)
+    assert json.loads(told)["why"].endswith(" of memory are free here to keep that")
     goes_on(shim)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from reshape_hooks import plain
 from tests.fakes import cuda
 from tests.fakes.shim_client import boottime, running_shim, trainer
 from tests.faults.test_shim_memory import Training
@@ -76,7 +77,7 @@ def training(folder: Path, env: dict[str, str] | None = None, **launch: Any) -> 
     folder.mkdir(exist_ok=True)
     disk = folder / "checkpoints"
     disk.mkdir(exist_ok=True)
-    env = {"RESHAPE_CHECKPOINTS": str(disk), "PYTHONPATH": str(ROOT), **(env or {})}
+    env = {"RESHAPE_CHECKPOINTS": str(disk), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "", **(env or {})}
     command = trainer("held_chain", str(BULK))
     with running_shim(folder, command, env=env, gpus="nvml", **{"workdir": str(folder), **launch}) as shim:
         yield OnGpu(shim, folder)
@@ -94,6 +95,7 @@ def test_a_state_stays_on_the_gpu_and_comes_to_the_disk(tmp_path: Path) -> None:
         eventually(lambda: job.saved() == f"g1-s{last}", "it is on the disk")
         eventually(lambda: not job.writers(), "the holder has ended")
         eventually(lambda: job.shim.client.status()["holder"] is None, "the shim knows that")
+        assert job.shim.client.status()["copy_lost"] is None
         assert job.done_once()
         assert job.stop_for(4, 2)["on_gpu"].startswith("state stays")  # and once more
         last = job.last_step()
@@ -194,12 +196,16 @@ def test_a_holder_that_is_killed_loses_no_more_than_since_the_last_checkpoint(tm
             (tmp_path / "hold-load").touch()
         assert job.start_on(5, 1)["ok"]
         if when == "loading":
-            eventually(lambda: (tmp_path / "hold-load").exists() and job.writers(), "it begins to load")
+            eventually((tmp_path / "held-load").exists, "it has found the state and is about to load it")
             os.kill(job.holder(), signal.SIGKILL)
             eventually(lambda: job.shim.client.status()["holder"] is None, "the shim has seen it")
             (tmp_path / "hold-load").unlink()
+            assert job.shim.client.wait("exited")["exit_code"] not in (0, plain.STOPPED), "it never begins without it"
+            assert job.start_on(6, 1)["ok"]
         kept = when == "before the hand-over"
-        assert job.begins(5)[0] == (last if kept else before)
+        assert job.begins(6 if when == "loading" else 5)[0] == (last if kept else before)
+        told = job.shim.client.status()["copy_lost"]
+        assert (told and told["step"]) == (None if kept else last), "the coordinator must know that it was a fault"
         job.steps()
 
 

@@ -23,6 +23,7 @@ from launcher.acting_as import acting_as as act
 from launcher.ended_folders import remove_ended
 from launcher.local import LocalPlatform, unlocked
 from launcher.local_spec import LocalSettings
+from reshape.services import shared_state
 from sidecar import leftovers
 from tests.patience import eventually, patient
 
@@ -304,6 +305,28 @@ def test_marks_on_a_process_of_another_user_count_for_nothing(place: Path, prete
     assert pretender.poll() is None
     assert leftovers.end_all(launch, OTHER) == [pretender.pid]
     assert pretender.wait(patient(10)) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid", "who"),
+    [
+        (0o755, 0, 0, ""),
+        (0o755, OWNER.pw_uid, 0, f"User {OWNER.pw_name} "),
+        (0o755, OTHER, 0, f"User {OTHER} "),
+        (0o775, 0, 0, ""),
+        (0o775, 0, OTHER, f"Group {OTHER} "),
+        (0o777, 0, 0, "Everybody "),
+        (0o1777, 0, 0, ""),  # as /tmp: nobody removes what is another's
+    ],
+)
+def test_who_could_change_what_root_runs_is_named(place: Path, mode: int, uid: int, gid: int, who: str) -> None:
+    (place / "lib").mkdir()
+    (place / "lib" / "code.py").touch(0o644)
+    os.chown(place / "lib", uid, gid)
+    (place / "lib").chmod(mode)
+    told = shared_state.problem_of_code([place / "lib" / "code.py"])
+    can = "from which this service runs code as root: install volcano-reshape where only root can write"
+    assert told.startswith(f"{who}can change {place / 'lib'}, {can}") if who else not told
 
 
 def test_the_kernel_tells_whose_a_connection_is(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import kept_output
+from sidecar import disk_writes, kept_output
 from sidecar.protocol import ENDLESS_LEASE_S
 from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
 from tests.interpreters import python_of
@@ -200,6 +201,95 @@ def test_a_kill_waits_while_files_of_checkpoints_grow(tmp_path):
         shim.client.stop(2, grace_s=3)
         assert shim.client.wait("exited")["exit_code"] == 143
         assert len(list(saved.iterdir())) == 60
+
+
+def test_a_kill_waits_while_a_file_of_checkpoints_is_written_over_in_place(tmp_path):
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    for k in range(60):\n"
+        "        time.sleep(0.1); os.pwrite(file, b'new', 3 * k)\n"
+        "    sys.exit(143)\n"
+        "file = os.open(sys.argv[1], os.O_RDWR); signal.signal(signal.SIGTERM, save); print('trains', flush=True)\n"
+        "while True: time.sleep(0.01)"
+    )
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "state").write_bytes(b"old" * 60)
+    command = [sys.executable, "-c", code, str(saved / "state")]
+    with running_shim(tmp_path / "f", command, checkpoints=str(saved)) as shim:
+        shim.client.start(1)
+        eventually(lambda: "trains" in shim.output.read_text(), "it trains")
+        shim.client.stop(2, grace_s=3)
+        assert shim.client.wait("exited")["exit_code"] == 143
+        assert (saved / "state").read_bytes() == b"new" * 60
+
+
+SNAPSHOT = """
+import os, signal, sys, time
+folder, who, pauses = sys.argv[1:]
+def write():
+    with open(folder + "/half", "wb") as file:
+        for k in range(80):
+            file.write(os.urandom(50_000)); file.flush(); os.fsync(file.fileno()); time.sleep(0.05)
+            if pauses and k == 20:
+                open(folder + "/paused", "w").write(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+    os.rename(folder + "/half", folder + "/whole")
+def stop(*_):
+    if who == "itself":
+        write()
+    elif os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        write()
+        os._exit(0)
+    os._exit(143)
+signal.signal(signal.SIGTERM, stop)
+if who != "itself":
+    open(os.environ["RESHAPE_ANNOUNCE"], "w").write("SIGUSR1")
+print("trains", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+@contextlib.contextmanager
+def with_snapshot(folder, who, pauses=""):
+    """Run a trainer that writes a snapshot for some seconds when it is stopped, itself or by a process it forks."""
+    before = disk_writes.written_by(os.getpid())
+    with (folder / "probe").open("wb") as probe:
+        probe.write(bytes(8192))
+        probe.flush()
+        os.fsync(probe.fileno())
+    if disk_writes.written_by(os.getpid()) == before:
+        pytest.skip("the kernel does not count what is written to the file system of temporary files")
+    with running_shim(folder / "f", [sys.executable, "-c", SNAPSHOT, str(folder), who, pauses]) as shim:
+        shim.client.start(1)
+        eventually(lambda: "trains" in shim.output.read_text(), "it trains")
+        yield shim
+
+
+@pytest.mark.parametrize("who", ["itself", "a process that it forks"])
+def test_what_still_writes_is_waited_for_by_a_stop_that_nobody_asked_for_and_by_no_other_one(tmp_path, who):
+    for asked in (False, True):
+        folder = tmp_path / str(asked)
+        folder.mkdir()
+        with with_snapshot(folder, who) as shim:
+            shim.client.stop(2, grace_s=1.5, wait=not asked)
+            status = shim.client.wait("exited")
+            assert (folder / "whole").exists() is not asked
+            assert shim.left() == []
+            assert asked or (status["exit_code"], status["exit_note"]) == (143, "")
+
+
+def test_a_snapshot_that_is_paused_by_a_signal_is_waited_for_too(tmp_path):
+    with with_snapshot(tmp_path, "a process that it forks", pauses="yes") as shim:
+        shim.client.stop(2, grace_s=0.1, wait=True)
+        eventually((tmp_path / "paused").exists, "it is paused")
+        time.sleep(4.0)  # many times its grace
+        assert shim.client.status()["trainer"] == "stopping"
+        os.kill(int((tmp_path / "paused").read_text()), signal.SIGCONT)
+        assert shim.client.wait("exited")["exit_note"] == ""
+        assert (tmp_path / "whole").exists()
 
 
 def test_an_orphan_in_its_own_session_does_not_outlive_the_trainer(tmp_path):

@@ -264,6 +264,18 @@ def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(worker
     assert violations(parts / "locks") == []
 
 
+def test_a_batch_that_follows_the_number_of_processes_goes_on_at_the_same_sample(tmp_path: Path) -> None:
+    """Each process has 4 samples: after 5 steps of two, 40 of 64 are trained, and one process has 6 steps left."""
+    script = DDP._replace(arguments=("4",))
+    first = run(script, tmp_path, 1, 5, gpus=2)
+    assert first.status == 143, first.errors
+    second = run(script, tmp_path, 2, gpus=1)
+    assert second.status == 0, second.errors
+    assert "a batch had 8 samples in all and has 4 on this number of GPUs" in second.errors
+    trained = Counter((tmp_path / "trained.txt").read_text().split())
+    assert trained == {str(k): script.epochs for k in range(64)}, "each sample once in each epoch"
+
+
 def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -> Script:
     return Script("transformers", "hf_many_gpus.py", steps, 3, (json.dumps([rows, kind, given]),), True, torchrun)
 

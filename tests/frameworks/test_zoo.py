@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape import saving
+from reshape_papers.recordings import saving
 from tests.frameworks.test_resumed_exactly import SCRIPTS, STARTUP, WITHIN_S
 from tests.interpreters import python_with
 

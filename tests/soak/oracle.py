@@ -1,8 +1,9 @@
 """Judges a soak by what the trainings wrote down themselves: the steps of each process on each GPU.
 
 A step counts as lost if no process did it. Steps may be done twice only where the process before was killed, or its
-shim, and never more than `most_again` at once: those since the newest checkpoint on the disk. No job uses a GPU while
-somebody else holds its lock, and none begins on one that the coordinator has shown as another one's. Pure.
+shim, or what held its state on a GPU until the next process had that; and never more than `most_again` at once: those
+since the newest checkpoint on the disk. No job uses a GPU while somebody else holds its lock, and none begins on one
+that the coordinator has shown as another one's. Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class _Run:
     """The steps of one process."""
 
     pid: int
-    began: float
+    began: float  # when it took its GPUs, before it looked for a checkpoint
+    stepped: float  # when its first step was done
     ended: float
     steps: list[int]
     gpus: set[str]
@@ -58,7 +60,7 @@ def judge(
 ) -> Verdict:
     """`uses`: by job, its steps in order of time (`reshape_hooks.locks.uses`).
 
-    `killed`: by job, the times (boot time) at which its trainer or its shim was killed.
+    `killed`: by job, the times (boot time) at which its trainer, its shim or what holds its state was killed.
     """
     verdict = Verdict()
     for job in jobs:
@@ -91,7 +93,9 @@ def _runs(uses: Iterable[Mapping[str, Any]]) -> list[_Run]:
     runs: dict[tuple[int, int], _Run] = {}
     for use in uses:
         key = use["generation"], use["pid"]
-        run = runs.setdefault(key, _Run(use["pid"], use["boottime_in"], use["boottime_out"], [], set()))
+        run = runs.setdefault(
+            key, _Run(use["pid"], use["boottime_in"], use["boottime_out"], use["boottime_out"], [], set())
+        )
         run.gpus.add(use["gpu"])
         run.ended = use["boottime_out"]
         if not run.steps or run.steps[-1] != use["step"]:  # one line per GPU
@@ -106,7 +110,7 @@ def _compare(job: Arrival, before: _Run, after: _Run, killed: Sequence[float], v
     if again <= 0:
         return
     verdict.again += again
-    excused = any(before.began <= at <= after.began for at in killed)
+    excused = any(before.began <= at <= after.stepped for at in killed)  # also as it looked for its checkpoint
     if not excused or again > most_again(job):
         why = "more than since its checkpoint" if excused else "though nobody had killed it"
         verdict.violations.append(f"{job.name} did {again} steps up to {before.steps[-1]} twice, {why}")

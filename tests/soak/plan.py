@@ -15,10 +15,14 @@ SAVE_EVERY = 10  # steps
 SLOW_EVERY = 40  # steps between two slow saves or evaluations
 SLOW_S = (20.0, 40.0)  # how long one of them takes
 COUNTS = ([1], [1, 2], [1, 2, 4], [2, 4])
+ALONE_S = 45.0  # for which those that arrive first are alone
+# Once the first jobs train.
+KILLS_FROM_S = 9.0
+OTHERS_FROM_S = 15.0
 NO_STEP_S = (8.0, 100.0)  # after which a training counts as hung: within slow saves and evaluations, or never
 
 # Each kind comes once before one comes again, so that a short soak has all of them.
-JOBS = ("quick", "on a GPU", "on a GPU", "slow save", "slow evaluation")
+JOBS = ("quick", "on a GPU", "on a GPU", "slow save", "slow evaluation", "a pair")
 KILLS = ("coordinator", "coordinator", "sidecar", "sidecar", "shim", "trainer", "launcher", "holder")
 OTHERS = (
     "hung trainer", "hung trainer", "hung sidecar", "hung shim", "hung coordinator", "clock", "clock",
@@ -59,15 +63,28 @@ class Plan:
 
 def plan(seed: int, seconds: float) -> Plan:
     chance = random.Random(seed)
-    arrivals, at_s, jobs = [Arrival(0.0, "job0", [1, 2, 4], 300, on_gpu=True)], 0.0, _dealt(chance, JOBS)
+    arrivals = _needs_several_victims(chance)
+    at_s = ALONE_S
+    jobs = _dealt(chance, JOBS)
     while (at_s := at_s + chance.expovariate(1 / ARRIVAL_S)) < ARRIVE_UNTIL * seconds:
         arrivals.append(_arrival(chance, at_s, f"job{len(arrivals)}", next(jobs)))
-    kills = list(_faults(chance, KILLS, KILL_S, (0.0, 4.0), seconds))
-    others = list(_faults(chance, OTHERS, OTHER_S, (2.0, 20.0), seconds))
+    kills = list(_faults(chance, KILLS, KILL_S, (0.0, 4.0), (KILLS_FROM_S, seconds)))
+    others = list(_faults(chance, OTHERS, OTHER_S, (2.0, 20.0), (OTHERS_FROM_S, seconds)))
     return Plan(arrivals, kills, others, chance.choice(NO_STEP_S))
 
 
+def _needs_several_victims(chance: random.Random) -> list[Arrival]:
+    """Return two jobs that fill the machine, and one that starts only if both give it a GPU.
+
+    It is long enough that all are done sooner than if it waited, and short enough that both outlast it.
+    """
+    victims = [Arrival(0.0, f"job{number}", [1, 2], 600, on_gpu=number == 0) for number in range(2)]
+    return [*victims, Arrival(chance.uniform(8.0, 12.0), "job2", [2], 160)]
+
+
 def _arrival(chance: random.Random, at_s: float, name: str, kind: str) -> Arrival:
+    if kind == "a pair":  # two jobs with two GPUs each have to give one, as soon as both run and can stop
+        return Arrival(at_s, name, [2], chance.randint(40, 100))
     counts = chance.choice(COUNTS)
     if kind in ("quick", "on a GPU"):
         return Arrival(at_s, name, counts, chance.randint(40, 300), on_gpu=kind == "on a GPU")
@@ -78,9 +95,14 @@ def _arrival(chance: random.Random, at_s: float, name: str, kind: str) -> Arriva
 
 
 def _faults(
-    chance: random.Random, kinds: Sequence[str], pause_s: float, for_s: tuple[float, float], seconds: float
+    chance: random.Random,
+    kinds: Sequence[str],
+    pause_s: float,
+    for_s: tuple[float, float],
+    between_s: tuple[float, float],
 ) -> Iterator[Fault]:
-    at_s, dealt = 5.0, _dealt(chance, kinds)
+    at_s, seconds = between_s
+    dealt = _dealt(chance, kinds)
     while (at_s := at_s + chance.expovariate(1 / pause_s)) < FAULTS_UNTIL * seconds:
         yield Fault(at_s, next(dealt), chance.random(), chance.uniform(*for_s))
 

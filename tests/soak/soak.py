@@ -78,6 +78,7 @@ class Soak:
     def run(self) -> None:
         """Until the plan is carried out and all jobs have ended, or nothing moves any more."""
         self._start()
+        self.began = time.monotonic()  # on a busy machine the faults of the plan came before its first jobs trained
         while self.now < self.seconds or not self._all_ended():
             if self.waiting and self.waiting[0].at_s <= self.now:
                 self._submit(self.waiting[0])
@@ -354,7 +355,8 @@ class Soak:
         )
 
     def _count_victims(self) -> str:
-        starts = [one for name in self.submitted for one in self.up.client.decisions(name) if one["kind"] == "start"]
+        decided = {one["decision_id"]: one for name in self.submitted for one in self.up.client.decisions(name)}
+        starts = [one for one in decided.values() if one["kind"] == "start"]
         several = sum(bool(one.get("more_victims")) for one in starts)
         some = sum(one["victim"] is not None for one in starts)
         return f"{some} decisions took GPUs of running jobs for a start, {several} of several jobs"

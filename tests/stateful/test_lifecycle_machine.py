@@ -75,7 +75,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, after=WHEN)
     def cancel(self, index: int, after: int) -> None:
-        self.later(after, lambda: self.world.api.cancel(self.name(index)))
+        self.later(after, lambda: self.world.api.operator.cancel(self.name(index)))
 
     @rule(index=JOBS)
     def cancel_by_editing_the_document(self, index: int) -> None:
@@ -91,16 +91,16 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
     def wish(self, index: int, gpus: int | None) -> None:
-        self._ask(lambda: self.world.api.request(self.name(index), gpus, None))
+        self._ask(lambda: self.world.api.operator.request(self.name(index), gpus, None))
 
     @rule(index=JOBS, suspended=st.booleans(), after=WHEN)
     def suspend_or_resume(self, index: int, suspended: bool, after: int) -> None:
-        ask = self.world.api.suspend if suspended else self.world.api.resume
+        ask = self.world.api.operator.suspend if suspended else self.world.api.operator.resume
         self.later(after, lambda: ask(self.name(index)))
 
     @rule(node=st.sampled_from(["n1", "n2"]), drained=st.booleans(), after=WHEN)
     def drain_or_undrain(self, node: str, drained: bool, after: int) -> None:
-        self.later(after, lambda: self.world.api.drain(node, drained))
+        self.later(after, lambda: self.world.api.drains.drain(node, drained))
 
     # what the four systems decide
 
@@ -311,7 +311,7 @@ class GangLifecycle(Lifecycle):
 
     @rule(gpus=st.sampled_from([1, 2, 4]))
     def the_first_one_is_to_change(self, gpus: int) -> None:
-        self._ask(lambda: self.world.api.request("job-0", gpus, None))
+        self._ask(lambda: self.world.api.operator.request("job-0", gpus, None))
         self._pass(4.0)
 
     @rule(index=JOBS, cut=st.sets(st.integers(0, 3)))

@@ -12,10 +12,10 @@ from benchmarks.cluster_deadlines.runs import ClusterOutcome, DeadlineVolcano, P
 from benchmarks.cluster_deadlines.workload import MnistJob, drawn, history
 from coordinator.scheduling.slaml.slaml_object import row_of
 from coordinator.scheduling.slaml.slaml_spec import Slaml, documents
-from experiments.papers import results
 from launcher.admission.inject import PodSettings
 from launcher.cluster.pods import job_spec
 from launcher.cluster.pods.limit_rules import amount
+from reshape_papers.papers import results
 from tests.e2e.test_slaml_example import slaml
 
 ALONE = {"small": (1.0, 2.0, 7.0), "medium": (1.0, 2.0, 17.0), "large": (1.0, 2.0, 27.0)}

@@ -12,9 +12,9 @@ from adaptive_scheduler.settings import Settings
 from benchmarks.cluster_experiment import __main__ as on_cluster
 from coordinator.model.document_validation import validate
 from coordinator.policies import POLICIES
-from experiments.workloads import build
-from reshape.live_paper import scaling, trainings
 from reshape.services.coordinator import settings_from
+from reshape_papers.live_paper import scaling, trainings
+from reshape_papers.workloads import build
 
 
 def test_coordinators_of_a_cluster_act_as_reshape_up_does_with_each_policy() -> None:

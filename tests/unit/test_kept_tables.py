@@ -66,6 +66,22 @@ OWN = "frameworks/test_own_values.py::test_lists_counts_and_means_of_the_scripts
 OF_JAX = "frameworks/test_announced.py::test_states_of_jax_that_hold_functions_and_keys_of_the_loop_resume_exactly"
 SHARDED = "frameworks/test_jax.py::test_arrays_over_all_devices_go_on_over_those_that_there_are_now"
 
+BESIDE_CALLBACKS = (
+    "frameworks/test_library_objects.py::"
+    "test_an_object_of_a_library_that_a_callback_changes_is_named_and_never_announced"
+)
+LIST_OF_CALLBACKS = (
+    "frameworks/test_library_objects.py::"
+    "test_a_list_that_a_callback_changes_and_that_cannot_be_kept_is_named_and_never_announced"
+)
+NOT_KEPT = (
+    "unit/hooks/test_values_not_kept.py::test_what_changes_and_cannot_be_kept_is_named_and_withdraws_the_announcement"
+)
+LARGE = "frameworks/test_large_values.py::test_a_large_variable_that_the_loop_changes_is_named_and_never_announced"
+OF_LIBRARIES = "unit/hooks/test_not_given.py::test_an_object_of_a_library_that_changes_is_named_and_never_announced"
+BY_OTHER_ADVICE = (
+    "unit/hooks/test_not_given.py::test_an_object_that_cannot_be_put_into_a_dictionary_is_named_with_other_advice"
+)
 NOT_GIVEN = "unit/hooks/test_not_given.py::test_what_changes_and_was_not_given_is_named_once_and_never_announced"
 REHEARSED = "frameworks/test_rehearsed.py::test_what_the_pages_call_lost_is_found_by_a_rehearsal"
 TRAINED = "frameworks/test_changed_parts.py::test_what_is_trained_and_what_is_frozen_stays_so"
@@ -116,6 +132,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "a backend of Keras": [
             "unit/hooks/test_keras_fit.py::test_a_fit_of_another_backend_is_left_alone_with_a_sentence"
         ],
+        "an object of a library that the script": [BESIDE_CALLBACKS],
+        "a list that callbacks change": [LIST_OF_CALLBACKS],
         "a save that fails": [FULL, HANDLER],
         "batches of the broken epoch": [
             "unit/hooks/test_keras_fit.py::"
@@ -147,15 +165,14 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_large_variables.py::test_arrays_that_the_loop_changes_in_place_go_on",
             f"{CHANGED} # large tensors and parameters go on",
             "unit/hooks/test_kept_identities.py::test_objects_of_a_class_within_a_function_go_on",
-            "unit/hooks/test_kept_identities.py::"
-            "test_those_whose_class_a_new_start_does_not_find_are_named_when_they_are_saved_and_set",
         ],
         "which of these are one and the same object": [
             "unit/hooks/test_kept_identities.py::test_what_is_one_object_is_one_after_a_stop"
         ],
         "what refers to another object": [
             REFERS,
-            "unit/hooks/test_kept_references.py::test_what_cannot_be_found_again_is_named_before_it_is_lost",
+            "unit/hooks/test_kept_references.py::"
+            "test_what_cannot_be_found_again_is_named_and_does_not_end_by_a_stop",
         ],
         "variables of the script's own modules": [
             "unit/hooks/test_script_modules.py::test_variables_of_imported_modules_go_on",
@@ -177,7 +194,6 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_what_functions_and_classes_keep_between_their_calls_goes_on",
             "unit/hooks/test_large_variables.py::"
             "test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on",
-            "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_said_to_begin_anew",
             f"{REFERS} # switched functions",
         ],
         "`enumerate(state.batches": [f"{VARIABLES} # COUNTS"],
@@ -237,15 +253,36 @@ NAMED: dict[str, dict[str, list[str]]] = {
             DDP, "unit/hooks/test_gradients.py::test_another_number_of_processes_has_the_mean_of_all"
         ],
         "a batch that does not divide": [f"{SPAWNED} # does not divide by 2 processes"],
-        "what a thread of the script": [
-            "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew"
+        "a batch that follows": [
+            "frameworks/test_resumed_exactly.py::"
+            "test_a_batch_that_follows_the_number_of_processes_goes_on_at_the_same_sample"
         ],
-        "a list or dictionary that": [
-            "unit/hooks/test_own_attributes.py::"
-            "test_named_tuples_in_a_memory_are_kept_and_what_is_not_is_named_where_the_loop_changes_it"
+        "a queue that holds something": [f"{BY_OTHER_ADVICE} # a queue"],
+        "`os.environ`": [
+            "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew",
+            REHEARSED,
         ],
-        "more than 256 MiB": ["unit/hooks/test_large_variables.py::test_what_is_too_large_is_said_where_it_changes"],
-        "objects of libraries that have no": [REHEARSED],
+        "a list that the loop changes": [
+            NOT_KEPT,
+            "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_named_and_does_not_end_by_a_stop",
+            "unit/hooks/test_kept_identities.py::"
+            "test_those_whose_class_a_new_start_does_not_find_are_named_and_do_not_end_by_a_stop",
+        ],
+        "more than 256 MiB": [
+            LARGE,
+            f"{NOT_KEPT} # at the end of a long list",
+            "unit/hooks/test_large_variables.py::"
+            "test_what_is_too_large_is_named_where_it_changes_and_does_not_end_by_a_stop",
+        ],
+        "what a data set of the script": [
+            "frameworks/test_large_values.py::test_what_a_data_set_has_cached_is_told_and_no_reason_to_keep_gpus"
+        ],
+        "an object of a library that has": [
+            OF_LIBRARIES,
+            f"{BY_OTHER_ADVICE} # what cannot be pickled",
+            "unit/hooks/test_not_given.py::test_an_object_that_is_too_large_to_be_compared_keeps_its_gpus",
+        ],
+        "objects of libraries that have no": [OF_LIBRARIES],
     },
     "hugging-face.md": {
         "weights, optimizer, scheduler": [f"{EXACT} # hf_trainer.py", f"{EXACT} # lightning_fit.py"],
@@ -262,6 +299,8 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "Lightning: what a callback sets": [f"{TRAINED} # accumulates", f"{TRAINED} # averages"],
         "what a collator or data set": [AHEAD],
         "`persistent_workers=True`": [f"{WORKERS} # two-that-stay"],
+        "an object of a library that the script": [BESIDE_CALLBACKS],
+        "a list that callbacks change": [LIST_OF_CALLBACKS],
         "parameter groups that an optimizer gets": [f"{ANOTHER} # another group"],
         "Lightning: loaders that a module": [f"{TRAINED} # loaders made anew", f"{TRAINED} # loaders made once"],
         "Hugging Face: the patience": [f"{OWN} # one stops early"],
@@ -326,7 +365,7 @@ NAMED: dict[str, dict[str, list[str]]] = {
         "what cannot be pickled": [UNTRIED],
         "variables that the loop has not": [UNCHANGED],
         "arrays in variables of the loop": [f"{SHARDED} # what is large and in no dictionary goes on, too"],
-        "more than 256 MiB of arrays": [REHEARSED],
+        "more than 256 MiB of arrays": [LARGE],
     },
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import yaml
 from coordinator.model import states as s
 from launcher.cluster import metrics as launcher_metrics
 from launcher.cluster.metrics import LauncherMetrics
-from reshape.services.coordinator import StandbyApi
+from reshape.services.coordinator import StandbyServices
 from sidecar.endpoints.metrics import render
 from sidecar.protocol import Progress
 from sidecar.resources.usage import UsageMeter
@@ -69,7 +69,7 @@ def of_a_sidecar() -> str:
 
 
 EVERY = {
-    "coordinator": World().api.metrics().decode(), "launcher": of_the_launcher(), "sidecar": of_a_sidecar(),
+    "coordinator": World().api.status.metrics().decode(), "launcher": of_the_launcher(), "sidecar": of_a_sidecar(),
 }  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_every_metric_that_dashboard_and_alerts_name_exists() -> None:
 
 
 def test_every_process_tells_of_itself() -> None:
-    for text in [*EVERY.values(), StandbyApi().metrics().decode()]:
+    for text in [*EVERY.values(), StandbyServices().status.metrics().decode()]:
         assert "process_cpu_seconds_total " in text and "process_resident_memory_bytes " in text
 
 
@@ -136,13 +136,13 @@ def test_waits_ends_gaps_and_what_jobs_wait_for_are_counted() -> None:
     world.submit("later", [1], depends_on=["two"])
     world.submit("held", [4])
     world.tick()
-    world.api.suspend("held")
+    world.api.operator.suspend("held")
     world.tick()
-    text = world.api.metrics().decode()
+    text = world.api.status.metrics().decode()
     assert 'reshape_pending_jobs{reason="suspended"} 1.0' in text
     assert 'reshape_pending_jobs{reason="dependencies"} 1.0' in text
     world.run(lambda w: w.states()["two"] == s.COMPLETED, 200)
-    text = world.api.metrics().decode()
+    text = world.api.status.metrics().decode()
     assert 'reshape_job_completion_seconds_count{outcome="completed"} 1.0' in text
     assert "reshape_queue_wait_seconds_count 2.0" in text
     lost = re.search(r"^reshape_lost_gpu_seconds_total (\S+)$", text, re.MULTILINE)
@@ -156,7 +156,7 @@ def test_a_reshape_that_is_given_up_is_counted_apart_from_one_that_was_done() ->
     world.run(lambda w: w.states()["two"] == s.FAILED, 200)
     world.submit("three", [2], Behaviour(iterations=200))
     world.run(lambda w: w.states()["three"] == s.RUNNING, 200)
-    text = world.api.metrics().decode()
+    text = world.api.status.metrics().decode()
     assert 'reshape_reshapes_total{direction="down",outcome="undone"} 1.0' in text
     assert 'reshape_reshapes_total{direction="down",outcome="done"} 1.0' in text
 

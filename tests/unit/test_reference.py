@@ -16,7 +16,7 @@ CODE = (
     "reshape",
     "launcher",
     "reshape_hooks",
-    "experiments",
+    "reshape_papers",
     "simulator",
 )
 INTERNAL = {  # between our own processes, or of tests
@@ -32,7 +32,7 @@ def reference(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_make_reference_mends_what_make_check_finds_stale(tmp_path: Path) -> None:
     """On a copy of what it reads and writes, so that a failure changes nothing here."""
-    for folder in (*CODE, ".ci", "docs", "playbooks"):
+    for folder in (*CODE, ".ci", "docs", "manifests", "playbooks"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     assert reference(tmp_path, "--check").returncode == 0
     page = tmp_path / "docs/reference/events.md"

@@ -30,6 +30,8 @@ def runs(*runs: range) -> dict[str, list[dict[str, Any]]]:
         ([range(1, 51)], [], 0, 0, ""),
         ([range(1, 21), range(21, 51)], [], 0, 0, ""),
         ([range(1, 26), range(21, 51)], [24.5], 0, 5, ""),
+        ([range(1, 26), range(21, 51)], [25.5], 0, 5, ""),  # what held its state, before the next process had that
+        ([range(1, 26), range(21, 51)], [26.5], 0, 5, "though nobody had killed it"),
         ([range(1, 26), range(21, 51)], [], 0, 5, "though nobody had killed it"),
         ([range(1, 26), range(21, 51)], [40.0], 0, 5, "though nobody had killed it"),
         ([range(1, 40), range(39 - MOST_AGAIN, 51)], [38.5], 0, MOST_AGAIN + 1, "more than since its checkpoint"),
@@ -87,3 +89,12 @@ def test_each_kind_of_fault_comes_once_before_one_comes_again(seed: int) -> None
     assert sum(job.save_s > 0 for job in drawn.arrivals) and sum(job.evaluation_s > 0 for job in drawn.arrivals)
     jumps = {JUMPS_S[int(fault.choice * len(JUMPS_S))] for fault in drawn.others if fault.kind == "clock"}
     assert len(jumps) > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_plan_begins_with_a_start_that_only_several_victims_make_possible(seed: int) -> None:
+    first, second, newcomer, *others = plan(seed, 300.0).arrivals
+    assert first.counts == second.counts == [1, 2], "they fill the machine"
+    assert newcomer.counts == [2], "neither can make room for it alone"
+    assert newcomer.at_s < min(fault.at_s for fault in plan(seed, 300.0).others) + 1.0
+    assert all(other.at_s > newcomer.at_s + 20.0 for other in others)

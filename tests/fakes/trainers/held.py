@@ -26,13 +26,19 @@ def hand_over(folder: Path, pieces: Sequence[Piece]) -> dict[str, bytes] | None:
 
 
 def loaded(folder: Path) -> tuple[list[bytes], str]:
-    """Return the pieces of a checkpoint that were handed over, and where they were: GPU or file."""
+    """Return the pieces of a checkpoint that were handed over, and where they were: GPU or file.
+
+    Raises CheckpointError if their holder ended without writing them, as `gpu_state` does.
+    """
     kept = json.loads((folder / plain.TENSORS).read_text())
     with contextlib.suppress(held_memory.CannotBeHeld, OSError):
         pieces = held_memory.take_back(kept, _made)
         if pieces is not None:
             return [piece.raw for piece in pieces], "GPU"
     while not (folder / plain.BULK).exists():
+        fault = plain.held_fault(folder)
+        if fault and not (folder / plain.BULK).exists():
+            raise plain.CheckpointError(f"checkpoint {folder.name} cannot be loaded: {fault}")
         time.sleep(0.005)
     written = (folder / plain.BULK).read_bytes()
     return [written[begin : begin + size] for begin, size in zip(kept["begins"], kept["sizes"], strict=True)], "file"

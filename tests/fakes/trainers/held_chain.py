@@ -24,6 +24,7 @@ def at(point: str) -> None:
         Path(f"kill-{point}").unlink()
         os.kill(os.getpid(), signal.SIGKILL)
     while Path(f"hold-{point}").exists():
+        Path(f"held-{point}").touch()
         time.sleep(0.005)
 
 

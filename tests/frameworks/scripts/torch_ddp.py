@@ -28,7 +28,8 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
 history = {"losses": [], "steps": 0}
 state = reshape_hooks.Elastic(model=model, optimizer=optimizer, scheduler=scheduler, history=history)
 sampler = DistributedSampler(Numbers(), seed=3)
-loader = DataLoader(Numbers(), batch_size=state.share(8), sampler=sampler, **json.loads(os.environ["LOADER"]))
+share = int(sys.argv[2]) if len(sys.argv) > 2 else state.share(8)
+loader = DataLoader(Numbers(), batch_size=share, sampler=sampler, **json.loads(os.environ["LOADER"]))
 for epoch in state.epochs(3):
     sampler.set_epoch(epoch)
     for number, x in state.batches(loader):

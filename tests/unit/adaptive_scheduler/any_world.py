@@ -90,7 +90,7 @@ def _common(rng):
 def _under_way(rng):
     """State of a placed job, and whether an operation is under way."""
     state = rng.choice(("running",) * 12 + ("adjusting", "initializing", "restarting"))
-    return {"state": state, "leased": state != "running" or rng.random() < 0.05}
+    return {"state": state, "busy": state != "running" or rng.random() < 0.05}
 
 
 def _overdue(rng):
@@ -187,7 +187,7 @@ def _roomy(rng, job):
     if job.uses_cpu or job.num_gpus == 0:
         return job
     return replace(
-        job, type="cheap", state="running", leased=False, optional=(1, 2, 4, 8), iterations_left=9000.0, pinned=None,
+        job, type="cheap", state="running", busy=False, optional=(1, 2, 4, 8), iterations_left=9000.0, pinned=None,
         wanted=None, cooling_until=0.0, target_reached=False, gpu_type=None,
     )  # fmt: skip
 
@@ -196,7 +196,7 @@ def _overdue_beside_urgent(rng, job):
     if job.node is None:
         return replace(job, sla_s=NOW - job.submit_s + 400, estimate_s=60.0, pinned=None, yields_to=(), tasks=())
     return replace(
-        job, state="running", leased=False, expected_s=50.0, task_s=2000.0, wanted=None, cooling_until=0.0,
+        job, state="running", busy=False, expected_s=50.0, task_s=2000.0, wanted=None, cooling_until=0.0,
         target_reached=False, preempts=0, sla_s=None, iterations_left=rng.choice((900.0, 2000.0)), estimate_s=None,
     )  # fmt: skip
 
@@ -207,7 +207,7 @@ def _converged(rng, job):
         return job
     growth = rng.choice((Growth("PC"), Growth("CC", 0.005, True, last=EvaluationReading(NOW, 1.0, 3, 3.0, 0))))
     return replace(
-        job, type="cheap", state="running", leased=False, growth=growth, tasks=(), pinned=None, move_refused_s=None,
+        job, type="cheap", state="running", busy=False, growth=growth, tasks=(), pinned=None, move_refused_s=None,
         iterations_left=rng.choice((200.0, 3000.0)), demand=math.inf, target_reached=False, expected_s=None,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from functools import partial
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.deadline_feasibility import present_task_s
 from adaptive_scheduler.settings import DEFAULTS
-from experiments.workloads import build
+from reshape_papers.workloads import build
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Workload
 

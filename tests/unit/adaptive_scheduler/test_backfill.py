@@ -2,6 +2,7 @@
 start there, and to nobody else."""
 
 import math
+from dataclasses import replace
 
 from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.engine import decide
@@ -27,6 +28,17 @@ def test_a_short_job_borrows_what_is_idle_until_the_kept_job_could_start():
 
 def test_a_job_that_would_end_later_waits():
     assert lends(BUSY, waiting("long", 3000, optional=(1,))) is None
+
+
+def test_nothing_is_lent_of_gpus_that_a_user_has_reserved():
+    """A node with fewer idle GPUs than are reserved is closed to others, its idle ones included."""
+    short = waiting("short", 300, optional=(1,))
+    closed = replace(NODES[0], kept_for="the reservation of ada")
+    starts = [
+        backfill_start(cluster(BIG, BUSY, short, nodes=(one,)), ["a"], "big", 5000.0, short)
+        for one in (NODES[0], closed)
+    ]
+    assert [None if one is None else one.job for one in starts] == ["short", None]
 
 
 def test_it_takes_the_count_on_which_it_ends_soonest():

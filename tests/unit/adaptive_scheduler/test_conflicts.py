@@ -85,7 +85,7 @@ NODES = cpu_node("w1"), cpu_node("w2")
 
 
 def test_x1_a_job_that_asks_while_it_is_adjusting_keeps_its_one_move():
-    busy = cluster(asks("a", state="adjusting", leased=True), *CROWD, nodes=NODES)
+    busy = cluster(asks("a", state="adjusting", busy=True), *CROWD, nodes=NODES)
     assert kinds(decide(busy, NOW, ALL)) == []
     then = replace(busy, jobs=(asks("a", at_s=NOW + 30), *CROWD))
     assert kinds(decide(then, NOW + 30, ALL)) == [(Move, "a")]
@@ -169,13 +169,13 @@ def test_x9_without_seed_004_nobody_shrinks_and_nobody_is_stopped_for_less_than_
 
 def test_x11_jobs_that_do_not_train_on_cpu_count_for_no_score_and_no_limit():
     """Neither GPU jobs on a node with cores nor their launches that wait for GPUs; nor a job that is being started."""
-    gpu = [running("g", 2, node="w2"), running("early", 2, node="w2", state="initialized", leased=True)]
+    gpu = [running("g", 2, node="w2"), running("early", 2, node="w2", state="initialized", busy=True)]
     nodes = cpu_node("w1"), replace(node("w2", used=4), cores=1.0)
     specon = replace(ALL, systems=("specon",))
     (move,) = decide(cluster(asks("a"), *CROWD, *gpu, nodes=nodes), NOW, specon)
     assert (move.job, move.node) == ("a", "w2") and "(score 0)" in move.explanation.sentence
     slow = Efficiency("CL", True, {"cpu": 1.0}, {"cpu": 100.0}, {"cpu": 0.01})
-    starting = on_cpu("s", "w2", state="initializing", leased=True)
+    starting = on_cpu("s", "w2", state="initializing", busy=True)
     world = cluster(on_cpu("a", "w2", efficiency=slow), starting, *gpu, nodes=nodes)
     assert decide(world, NOW, Settings(systems=("flowcon",))) == (), "it trains alone, so it is not limited"
 

@@ -297,7 +297,7 @@ def test_without_the_deadline_system_nothing_is_said_of_deadlines():
 
 def test_a_job_that_gave_way_says_for_whom_it_waits():
     snapshot = full(waiting("gave", yields_to=("light",)), waiting("light"))
-    assert "until light have started" in held(decide(snapshot, 0, ALONE), "gave")
+    assert "until light has started: it gave way to it" in held(decide(snapshot, 0, ALONE), "gave")
 
 
 # Algorithm 2: an overdue job goes back to the queue
@@ -332,7 +332,7 @@ def test_nobody_is_stopped_within_the_tolerance_or_while_something_is_done_to_it
     for job in (
         overdue(task_s=105.0),
         overdue(expected_s=None),
-        overdue(leased=True),
+        overdue(busy=True),
         replace(overdue(), state="adjusting"),
         overdue(cooling_until=201.0),
         overdue(wanted=0),

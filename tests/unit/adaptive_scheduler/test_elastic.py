@@ -62,8 +62,8 @@ def test_vector_2_the_new_job_takes_two_of_four():
     assert triple(decision) == (2, "J1", 2, 691.2)
     refused = {c.num_gpus: c.rejected for c in decision.explanation.candidates[1:]}
     assert refused == {  # both by G3: J1 can only give 2 or 3, and somebody can give exactly what is missing
-        1: "would have to wait: 0 of 1 GPU idle on a, no running job there can give 1 or more",
-        4: "would have to wait: 0 of 4 GPUs idle on a, no running job there can give 4 or more",
+        1: "would have to wait: 0 of 1 GPU idle on a, no running job there can give exactly 1",
+        4: "would have to wait: 0 of 4 GPUs idle on a, no running job there can give exactly 4",
     }
 
 
@@ -236,7 +236,7 @@ def test_g8_without_moves_a_job_grows_only_on_its_own_node():
 # ---- who may be a victim, who may grow
 
 HINDERED = {
-    "leased": ({"leased": True}, "v has an operation under way."),
+    "busy": ({"busy": True}, "v has an operation under way."),
     "adjusting": ({"state": "adjusting"}, "v is adjusting."),
     "initializing": ({"state": "initializing"}, "v is initializing."),
     "initialized": ({"state": "initialized"}, "v is initialized."),
@@ -316,7 +316,7 @@ def test_two_jobs_that_wait_both_start_on_what_another_has_just_grown_into():
     assert triple(first)[:3] == (1, "v", 2)
     assert "v has an operation under way" in second.explanation.sentence
     later = after(world, first)
-    freed = replace(later, nodes=(node("a", idle=1, used=7),), jobs=tuple(replace(j, leased=False) for j in later.jobs))
+    freed = replace(later, nodes=(node("a", idle=1, used=7),), jobs=tuple(replace(j, busy=False) for j in later.jobs))
     (start,) = [d for d in decide(freed, 60.0) if d.job == "two"]
     assert (type(start), start.victim) == (Start, None)
 

@@ -133,7 +133,7 @@ def test_x16_what_a_job_took_just_before_an_arrival_it_gives_back_once_it_has_co
     settled = after(grown, grow(grown))
     adjusting = cluster(replace(settled.job["j"], state="adjusting"), waiting(optional=(2,)), nodes=settled.nodes)
     assert "j has an operation under way." in incoming(adjusting).explanation.sentence
-    job = replace(settled.job["j"], leased=False, cooling_until=400.0)
+    job = replace(settled.job["j"], busy=False, cooling_until=400.0)
     world = cluster(job, waiting(optional=(2,)), nodes=settled.nodes)
     assert isinstance(incoming(world, now=399.0), Hold)
     assert (incoming(world, now=400.0).victim, incoming(world, now=400.0).victim_num_gpus) == ("j", 2)

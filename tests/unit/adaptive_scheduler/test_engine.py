@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.time_limits import in_words
 from adaptive_scheduler.profiles.growth import Growth
 from adaptive_scheduler.profiles.profiles import Profiles
-from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.settings import QueueOrder, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
@@ -123,7 +124,7 @@ def test_a_wish_for_less_needs_no_idle_gpu():
     ("wanted", "words"),
     [
         (3, "although 3 were requested: it may only run on 1, 2, 4; request one of these."),
-        (4, "although 4 were requested: it needs 3 more and 2 are idle on a; it gets them when they are free."),
+        (4, "although 4 were requested: it needs 3 more, and 2 are idle on a; it gets them when they are free."),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_says_why(wanted, words):
@@ -139,7 +140,7 @@ def test_a_wish_beyond_the_node_or_on_a_lost_node_says_so():
     assert "its node gone is not known" in decision.explanation.sentence
 
 
-@pytest.mark.parametrize("more", [{"leased": True}, {"state": "adjusting"}, {"wanted": 1}], ids=str)
+@pytest.mark.parametrize("more", [{"busy": True}, {"state": "adjusting"}, {"wanted": 1}], ids=str)
 def test_a_wish_that_is_fulfilled_or_under_way_needs_no_answer(more):
     assert decide(cluster(running("w", 1, **({"wanted": 4} | more)), idle=4), 0.0) == ()
 
@@ -254,7 +255,7 @@ def snapshots(draw):
                 growth=Growth(draw(st.sampled_from(["PC", "CC"]))),
                 iterations_left=draw(st.sampled_from([None, 0, 10, 1000, 10**6, 1e308])),
                 running_s=draw(st.sampled_from([0.0, 5000.0])),
-                leased=draw(st.integers(0, 4)) == 0,
+                busy=draw(st.integers(0, 4)) == 0,
                 cooling_until=draw(st.sampled_from([0.0, 0.0, 100.0])),
                 wanted=draw(st.sampled_from([None, None, None, 1, 2, 5])),
                 reshape_cost_s=draw(st.sampled_from([None, 0.0, 2.0])),
@@ -283,7 +284,7 @@ choices = st.builds(
     batch_scaling=st.sampled_from(["fixed", "fixed", "weak"]),
     compare_with_waiting=st.booleans(),
     reserve_after_s=st.sampled_from([0, 10, 3600]),
-    queue_order=st.sampled_from(["shortest", "arrival", "deadline"]),
+    queue_order=st.sampled_from(get_args(QueueOrder)),
 )
 
 
@@ -294,7 +295,7 @@ def test_any_snapshot_gets_decisions_that_can_be_carried_out_and_are_the_same_ag
     assert decide(snapshot, 50.0, chosen) == decisions
     for decision in moves(decisions):
         touched = {decision.job, getattr(decision, "victim", None)} - {None}
-        assert not any(snapshot.job[j].leased for j in touched)
+        assert not any(snapshot.job[j].busy for j in touched)
         if isinstance(decision, Start | Move):
             job, nodes = snapshot.job[decision.job], [snapshot.node[w.node] for w in workers_of(decision)]
             assert all(n.schedulable for n in nodes)
@@ -334,7 +335,7 @@ def test_without_arrivals_running_jobs_only_grow_and_soon_stay_as_they_are(snaps
             return
         assert all(sooner(world, d) or d.num_gpus > world.job[d.job].num_gpus for d in decisions)
         done = after(world, *decisions)
-        world = replace(done, jobs=tuple(replace(j, leased=world.job[j.id].leased) for j in done.jobs))
+        world = replace(done, jobs=tuple(replace(j, busy=world.job[j.id].busy) for j in done.jobs))
     raise AssertionError("the same jobs are reshaped again and again")
 
 
@@ -348,7 +349,7 @@ def test_a_newcomer_that_took_gpus_does_not_make_anybody_grow_back_at_once():
     (start,) = decide(world, 0.0)
     assert start.victim == "J1"
     settled = after(world, start)
-    both = replace(settled, jobs=tuple(replace(j, leased=False, state="running") for j in settled.jobs))
+    both = replace(settled, jobs=tuple(replace(j, busy=False, state="running") for j in settled.jobs))
     assert decide(both, 300.0) == ()
 
 
@@ -409,7 +410,7 @@ def test_the_nodes_and_jobs_may_come_in_any_order():
 def test_a_job_whose_time_is_up_ends_in_whatever_state_it_is_and_nothing_else_is_decided_of_it():
     up = {"time_limit_s": 7200.0, "time_is_up": True}
     jobs = (
-        running("trains", 4, rigid=True, wanted=2, **up), running("changes", 2, state="adjusting", leased=True, **up),
+        running("trains", 4, rigid=True, wanted=2, **up), running("changes", 2, state="adjusting", busy=True, **up),
         waiting("waits", suspended=True, **up),
     )  # fmt: skip
     decisions = decide(cluster(*jobs, idle=2), 0.0)

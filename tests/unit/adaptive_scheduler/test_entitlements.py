@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.rights.entitlements import Party, credit_of, divide, whole
+from adaptive_scheduler.rights.entitlements import Party, credit_of, divide_by_weight, round_to_gpus
 from adaptive_scheduler.shares import DecayedUse, JobOwner, QueueShare, Shares, UserShare, decayed
 
 PARTY = st.builds(
@@ -23,7 +23,7 @@ DAY = 86_400.0
 
 @given(PARTIES, st.integers(0, 60))
 def test_all_is_divided_and_nobody_gets_more_than_it_wants(parties, capacity):
-    got = divide(float(capacity), parties)
+    got = divide_by_weight(float(capacity), parties)
     demand = sum(one.demand for one in parties.values())
     assert math.isclose(sum(got.values()), min(capacity, demand), abs_tol=1e-6)
     assert all(-1e-9 <= value <= parties[name].demand + 1e-9 for name, value in got.items())
@@ -31,7 +31,7 @@ def test_all_is_divided_and_nobody_gets_more_than_it_wants(parties, capacity):
 
 @given(PARTIES, st.integers(0, 60))
 def test_what_is_guaranteed_comes_first(parties, capacity):
-    got = divide(float(capacity), parties)
+    got = divide_by_weight(float(capacity), parties)
     first = {name: min(one.first, one.demand) for name, one in parties.items()}
     if sum(first.values()) <= capacity:
         assert all(got[name] >= first[name] - 1e-9 for name in parties)
@@ -42,7 +42,7 @@ def test_what_is_guaranteed_comes_first(parties, capacity):
 
 @given(PARTIES, st.integers(0, 60))
 def test_of_two_that_want_more_surplus_goes_by_weight(parties, capacity):
-    got = divide(float(capacity), parties)
+    got = divide_by_weight(float(capacity), parties)
     first = {name: min(one.first, one.demand) for name, one in parties.items()}
     hungry = [name for name, one in parties.items() if got[name] < one.demand - 1e-6 and one.weight > 0]
     if sum(first.values()) <= capacity:
@@ -54,22 +54,22 @@ def test_of_two_that_want_more_surplus_goes_by_weight(parties, capacity):
 def test_whole_entitlements_sum_to_all_that_is_wanted_and_there(parties, capacity, data):
     credit = {name: data.draw(st.floats(-2, 2)) for name in parties}
     demand = {name: one.demand for name, one in parties.items()}
-    entitled = divide(float(capacity), parties)
-    got = whole(entitled, demand, credit, capacity)
+    entitled = divide_by_weight(float(capacity), parties)
+    got = round_to_gpus(entitled, demand, credit, capacity)
     assert sum(got.values()) == min(capacity, sum(demand.values()))
     assert all(got[name] <= demand[name] and abs(got[name] - entitled[name]) < 1 for name in parties)
 
 
 def test_the_odd_gpu_goes_to_who_used_less():
     entitled = {"a": 1.5, "b": 1.5}
-    assert whole(entitled, {"a": 4.0, "b": 4.0}, {"a": -0.1, "b": 0.1}, 3) == {"a": 1, "b": 2}
-    assert whole(entitled, {"a": 4.0, "b": 4.0}, {"a": 0.1, "b": -0.1}, 3) == {"a": 2, "b": 1}
+    assert round_to_gpus(entitled, {"a": 4.0, "b": 4.0}, {"a": -0.1, "b": 0.1}, 3) == {"a": 1, "b": 2}
+    assert round_to_gpus(entitled, {"a": 4.0, "b": 4.0}, {"a": 0.1, "b": -0.1}, 3) == {"a": 2, "b": 1}
 
 
 def test_a_weight_of_0_gets_only_what_nobody_else_wants():
     parties = {"a": Party(4.0, 0.0, 1.0), "b": Party(8.0, 1.0, 0.0)}
-    assert divide(8.0, parties) == {"a": 4.0, "b": 4.0}
-    assert divide(4.0, parties) == {"a": 3.0, "b": 1.0}
+    assert divide_by_weight(8.0, parties) == {"a": 4.0, "b": 4.0}
+    assert divide_by_weight(4.0, parties) == {"a": 3.0, "b": 1.0}
 
 
 @given(st.floats(0, 1e7), st.floats(0, 100), st.floats(0, 1e6), st.floats(0, 1e6))
@@ -116,7 +116,7 @@ def test_where_a_job_is_that_names_no_queue():
 def test_who_may_not_submit_where_is_told_why():
     shares = Shares({"vision": QueueShare(users=("ada",)), "nlp": QueueShare()})
     assert shares.refusal("vision", "ada") == shares.refusal("nlp", "bob") == shares.refusal("", "bob") == ""
-    assert shares.refusal("visoin", "ada") == "queue 'visoin' is unknown: shares.yaml names nlp, vision"
+    assert shares.refusal("visoin", "ada") == "queue 'visoin' is unknown; the queues are default, nlp, vision"
     assert shares.refusal("vision", "bob") == "user 'bob' may not use queue vision: shares.yaml lets ada use it"
     assert Shares().refusal("anything", "ada") == ""
 
@@ -130,8 +130,8 @@ def test_who_may_not_submit_where_is_told_why():
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_a_sentence(shares, words):
-    assert words in shares.problem(8)
+    assert words in shares.problem({"V100": 8})
 
 
 def test_good_shares_have_no_problem():
-    assert Shares({"a": QueueShare(guaranteed=4, limit=4), "b": QueueShare(guaranteed=4)}).problem(8) == ""
+    assert Shares({"a": QueueShare(guaranteed=4, limit=4), "b": QueueShare(guaranteed=4)}).problem({"V100": 8}) == ""

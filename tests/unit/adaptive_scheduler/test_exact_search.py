@@ -52,7 +52,7 @@ def draw_job(rng, name, node, coarse):
     left = rng.choice((16, 32)) if coarse else rng.randint(0, 60)
     return Job(
         name, rng.choice("xy"), rng.choice(("running",) * 5 + ("adjusting",)), optional,
-        num_gpus=rng.choice(optional), node=node, iterations_left=left, leased=rng.random() < 0.1,
+        num_gpus=rng.choice(optional), node=node, iterations_left=left, busy=rng.random() < 0.1,
         cooling_until=rng.choice((0, 0, 0, 100)), wanted=rng.choice((None,) * 9 + (1,)),
         growth=Growth(rng.choice(("PC", "CC"))),
     )  # fmt: skip
@@ -77,7 +77,7 @@ class Oracle:
     def __init__(self, nodes, speeds, overheads, jobs, flags):
         self.nodes, self.speeds, self.overheads, self.jobs, self.flags = nodes, speeds, overheads, jobs, flags
         self.kind = {name: kind for name, kind, _ in nodes}
-        self.free = [j for j in jobs if j.state == "running" and not j.leased and not j.cooling_until and not j.wanted]
+        self.free = [j for j in jobs if j.state == "running" and not j.busy and not j.cooling_until and not j.wanted]
 
     def training(self, job, kind, n):
         return job.iterations_left * self.speeds[job.type, kind, n]

@@ -177,7 +177,7 @@ def test_a_limit_lasts_longer_than_until_somebody_looks_again():
 def test_jobs_under_an_operation_are_neither_limited_nor_counted():
     """X11; they are once they train, which is a change of the pool."""
     vae = job("vae", "CL", 0.04)
-    for busy in (on_cpu("b", leased=True), on_cpu("b", state="initializing"), on_cpu("b", state="adjusting")):
+    for busy in (on_cpu("b", busy=True), on_cpu("b", state="initializing"), on_cpu("b", state="adjusting")):
         assert limits(vae, busy) == {}
     assert limits(vae, on_cpu("b")) == {"vae": 0.25}
 

@@ -20,7 +20,7 @@ from tests.unit.adaptive_scheduler.worlds import cluster, running, waiting
 
 CHANGES = (
     {"target_reached": True}, {"wanted": 1}, {"wanted": None}, {"state": "submitted", "num_gpus": 0, "node": None},
-    {"expected_s": 1.0, "task_s": 1e6}, {"expected_s": None}, {"leased": True}, {"leased": False}, {"sla_s": 60.0},
+    {"expected_s": 1.0, "task_s": 1e6}, {"expected_s": None}, {"busy": True}, {"busy": False}, {"sla_s": 60.0},
 )  # fmt: skip
 
 

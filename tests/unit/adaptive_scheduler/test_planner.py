@@ -14,6 +14,7 @@ from adaptive_scheduler.planning import fluid, planner
 from adaptive_scheduler.planning.planned_jobs import read_cluster
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import QueueShare, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Costs, PolicySetup, Submission, Workload
@@ -22,6 +23,7 @@ from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_r
 
 PLANNED = Settings(systems=("elastic",))
 PAPER = replace(PLANNED, planner="paper")
+COMPLETION = replace(PLANNED, makespan_weight=0.0)
 PROFILES = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="P100", speed_up={1: 0.4, 2: 0.7, 4: 1.2})])
 NOW = 500.0
 LAST_SHORT_ONES = running("ends soon", 1, 9000, (1,)), waiting("short", 10_000, (1,), submit_s=NOW)
@@ -53,7 +55,7 @@ def draw_job(rng, name, nodes):
     }
     if state == "submitted":
         gpu_type = rng.choice((None, None, None, "V100", "H100"))
-        paused = {"leased": rng.random() < 0.1, "suspended": rng.random() < 0.1}
+        paused = {"busy": rng.random() < 0.1, "suspended": rng.random() < 0.1}
         return Job(name, "t", state, gpu_type=gpu_type, **paused, **fields)
     home = rng.choice(nodes)
     idle = [i for i, gpu in enumerate(home["gpus"]) if gpu.state == "idle"]
@@ -64,7 +66,7 @@ def draw_job(rng, name, nodes):
     for i in idle[:num_gpus]:
         home["gpus"][i] = Gpu(home["gpus"][i].id, "in use", name)
     return Job(
-        name, "t", state, num_gpus=num_gpus, node=home["name"], leased=state != "running",
+        name, "t", state, num_gpus=num_gpus, node=home["name"], busy=state != "running",
         cooling_until=rng.choice((0.0, 0.0, NOW + 50)), wanted=rng.choice((None,) * 8 + (2,)), **fields,
     )  # fmt: skip
 
@@ -82,15 +84,28 @@ def draw_world(rng):
     return ClusterSnapshot(built, tuple(job for job in jobs if job), PROFILES)
 
 
+def weighing(**makespan_weight_of_queue):
+    return Shares({name: QueueShare(makespan_weight=weight) for name, weight in makespan_weight_of_queue.items()})
+
+
+def with_weights(world, weight_of):
+    return world.then(jobs=tuple(replace(job, weight=weight_of(job)) for job in world.jobs))
+
+
 @pytest.mark.drawn
 def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_what_must_be(monkeypatch):
     # Each other plan is taken, however bad.
     monkeypatch.setattr(planner, "BETTER_BY", -1000.0)
     monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
-    rng, seen = random.Random(7), Counter()
+    rng, rng_of_weights, seen = random.Random(7), random.Random(12), Counter()
     for number in range(drawn(600, 6000)):
         monkeypatch.setattr(fluid, "MOST_ENDS", (1, 3, 200)[number % 3])
         world = draw_world(rng)
+        if number % 2:
+            world = replace(
+                with_weights(world, lambda job: rng_of_weights.choice((0.001, 1.0, 1.0, 1000.0))),
+                shares=weighing(default=rng_of_weights.choice((None, 0.0, 0.5, 1000.0))),
+            )
         decisions = decide(world, NOW, PLANNED)
         check(world, decisions)
         assert decide(world, NOW, PLANNED) == decisions
@@ -109,17 +124,18 @@ def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_w
                 assert job.gpu_type in (None, home.gpu_type) and job.pinned in (None, home.name)
             for name in {one.job, *victims_of(one)}:
                 touched = world.job[name]
-                assert not touched.leased and touched.wanted is None and touched.cooling_until <= NOW
+                assert not touched.busy and touched.wanted is None and touched.cooling_until <= NOW
                 assert not (touched.rigid and touched.num_gpus)
     for kind in ("Start", "Start with a victim", "Start with several victims", "Reshape", "Move", "Hold"):
         assert seen[kind] > 0, seen
 
 
-def simulated(settings, jobs, gpus):
+def simulated(settings, jobs, gpus, shares=None):
     costs = Costs.in_place(DEFAULT_OVERHEADS)
     setup = PolicySetup("test", partial(decide, settings=settings), costs, PROFILES, settings)
     nodes = (node(idle=gpus),)
-    return SimulatedCluster(Workload("test", 0, tuple(jobs), nodes, (setup,)), setup).run()
+    workload = Workload("test", 0, tuple(jobs), nodes, (setup,), shares=shares or Shares())
+    return SimulatedCluster(workload, setup).run()
 
 
 def last_end(outcome):
@@ -145,6 +161,8 @@ def test_a_long_rigid_job_is_not_left_to_the_end():
     assert sum_of_completions(planned) <= sum_of_completions(papers)
     assert last_end(simulated(replace(PLANNED, makespan_weight=2.0), jobs, 2)) < 1.05 * 100_000
     assert last_end(simulated(replace(PLANNED, makespan_weight=0.0), jobs, 2)) > 140_000
+    assert last_end(simulated(PLANNED, jobs, 2, weighing(default=2.0))) < 1.05 * 100_000
+    assert last_end(simulated(PLANNED, jobs, 2, weighing(default=0.0))) > 140_000
 
 
 def test_it_says_what_each_plan_would_bring():
@@ -199,6 +217,114 @@ def test_a_plan_that_costs_one_measure_for_the_other_is_not_taken():
     assert [one.job for one in operations(decide(world, NOW, PLANNED))] == ["s"]
     for_makespan = replace(PLANNED, makespan_weight=3.0)
     assert [one.job for one in operations(decide(world, NOW, for_makespan))] == ["long"]
+
+
+def in_a_sweep(makespan_weight, settings=PLANNED):
+    """Decide on a short job and a long one of queue `sweep` that want the GPU that is idle; `r` is in `other`."""
+    jobs = (
+        running("r", 1, 20_000, (1,), queue="other"),
+        waiting("s", 10_000, (1,), submit_s=NOW, queue="sweep"),
+        waiting("long", 100_000, (1,), submit_s=NOW, queue="sweep"),
+    )
+    shares = weighing(other=None, sweep=makespan_weight)
+    return operations(decide(replace(cluster(*jobs, idle=1, used=1), shares=shares), NOW, settings))
+
+
+@pytest.mark.parametrize(("makespan_weight", "first"), [(None, "s"), (0.0, "s"), (1.0, "s"), (3.0, "long")])
+def test_jobs_count_as_their_queue_weighs_the_measures(makespan_weight, first):
+    assert [one.job for one in in_a_sweep(makespan_weight)] == [first]
+    for_makespan = replace(PLANNED, makespan_weight=3.0)
+    assert [one.job for one in in_a_sweep(makespan_weight, for_makespan)] == [
+        "long" if first == "long" or makespan_weight is None else "s"
+    ]
+
+
+def test_a_plan_for_queues_with_different_weights_says_what_each_gets():
+    (started,) = in_a_sweep(3.0)
+    said = started.explanation.sentence
+    assert "the 1 job whose queue has makespan_weight 1 ends in " in said
+    assert "; the 2 jobs whose queue has makespan_weight 3 end in " in said
+    assert started.explanation.algorithm == planner.PLANNER
+
+
+def draw_planned(rng, monkeypatch, **of_job):
+    """Yield worlds of which some are decided by a plan, and what is decided there."""
+    monkeypatch.setattr(planner, "BETTER_BY", -1.0)
+    planned = 0
+    for _ in range(drawn(60, 600)):
+        world = draw_world(rng)
+        jobs = (replace(job, **{name: rng.choice(values) for name, values in of_job.items()}) for job in world.jobs)
+        changed = world.then(jobs=tuple(jobs))
+        decisions = decide(changed, NOW, PLANNED)
+        yield changed, decisions
+        planned += any(one.explanation.algorithm == planner.PLANNER for one in decisions)
+    assert planned > 0
+
+
+@pytest.mark.drawn
+def test_a_queue_that_says_the_setting_itself_changes_nothing(monkeypatch):
+    for world, _ in draw_planned(random.Random(9), monkeypatch, queue="ab"):
+        unsaid, said = (decide(replace(world, shares=weighing(a=a, b=None)), NOW, PLANNED) for a in (None, 1.0))
+        assert said == unsaid
+
+
+def first_of_two(weight_of_long):
+    """Return what starts on the GPU that is idle: a short job, or one of the same owner that is ten times as long."""
+    jobs = (
+        running("r", 1, 200_000, (1,), owner="ada"),
+        waiting("short", 10_000, (1,), submit_s=NOW, owner="ada"),
+        waiting("long", 100_000, (1,), submit_s=NOW, owner="ada", weight=weight_of_long),
+    )
+    (started,) = operations(decide(cluster(*jobs, idle=1, used=1), NOW, COMPLETION))
+    return started
+
+
+def test_a_job_that_counts_more_than_the_others_of_its_owner_comes_before_a_shorter_one():
+    assert [first_of_two(weight).job for weight in (1.0, 5.0, 50.0)] == ["short", "short", "long"]
+    assert " on average by their weights, with the paper's rules " in first_of_two(50.0).explanation.sentence
+
+
+@pytest.mark.parametrize("settings", [PLANNED, COMPLETION], ids=["both measures", "mean completion"])
+def test_nobody_passes_jobs_of_others_by_weights(settings):
+    """Ada submits many jobs that count nothing, so that one other counts as much as all of them would."""
+    jobs = [
+        running("r", 1, 200_000, (1,), owner="ada"),
+        running("b", 1, 200_000, (1,), owner="bob"),
+        waiting("short", 10_000, (1,), submit_s=NOW, owner="bob"),
+        waiting("long", 100_000, (1,), submit_s=NOW, owner="ada", weight=1000.0),
+        *(waiting(f"a{i}", 150_000, (1,), submit_s=NOW, owner="ada", weight=0.001) for i in range(20)),
+    ]
+    assert [one.job for one in operations(decide(cluster(*jobs, idle=1, used=2), NOW, settings))] == ["short"]
+
+
+@pytest.mark.drawn
+def test_equal_weights_of_an_owner_change_nothing_however_large(monkeypatch):
+    for world, decisions in draw_planned(random.Random(10), monkeypatch, owner="ab"):
+        rich = with_weights(world, lambda job: 1000.0 if job.owner == "a" else 1.0)
+        assert decide(rich, NOW, PLANNED) == decisions
+
+
+@pytest.mark.parametrize(
+    "never", [{"pinned": "b"}, {"optional": (4,)}], ids=["its node is closed", "too many of its GPUs are faulty"]
+)
+def test_plans_are_compared_beside_a_job_that_cannot_start_as_nodes_are(never):
+    own = (*node(idle=1, used=1).gpus, Gpu("a2", "faulty"), Gpu("a3", "faulty"))
+    jobs = *LAST_SHORT_ONES, LONG, waiting("stuck", 100, **never)
+    world = cluster(*jobs, nodes=(Node("a", "V100", own), node("b", idle=1, schedulable=False)))
+    decisions = {one.job: one for one in decide(world, NOW, PLANNED)}
+    assert decisions["long"].explanation.algorithm == planner.PLANNER
+    assert isinstance(decisions["stuck"], Hold)
+
+
+def test_where_some_job_never_starts_no_plan_is_better_than_the_papers():
+    """Its speed is known on GPUs that no open node has: what follows any plan is without an end."""
+    profiles = Profiles.from_rows([*speed_rows(), *speed_rows(job_type="u", gpu_type="P100")])
+    jobs = *LAST_SHORT_ONES, LONG, waiting("stuck", 100, type="u")
+    closed = node("b", idle=1, gpu_type="P100", schedulable=False)
+    world = cluster(*jobs, nodes=(node(idle=1, used=1), closed), profiles=profiles)
+    for weight in (0.0, 1.0):
+        papers = decide(world, NOW, replace(PAPER, makespan_weight=weight))
+        assert decide(world, NOW, replace(PLANNED, makespan_weight=weight)) == papers
 
 
 @pytest.mark.drawn

@@ -18,7 +18,7 @@ import pytest
 from adaptive_scheduler.decision import Limit, Move, Requeue, Reshape, Start, Stay
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.settings import DEFAULTS, Settings
-from experiments.workloads import build
+from reshape_papers.workloads import build
 from simulator.cluster import SimulatedCluster
 from tests.unit.adaptive_scheduler.mixed_world import everything, noisy_gpus
 

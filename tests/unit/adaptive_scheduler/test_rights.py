@@ -10,6 +10,8 @@ import pytest
 
 from adaptive_scheduler.decision import Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.policies.elastic import algorithms
+from adaptive_scheduler.policies.elastic.shrink import incoming_candidates
 from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.rights.standing import entitle, read_owners
 from adaptive_scheduler.settings import DEFAULTS
@@ -127,7 +129,7 @@ def test_the_worlds_come_to_all_that_is_promised_about(decided):
 
 def test_entitlements_sum_to_all_that_is_wanted_and_there(decided):
     for snapshot, _ in decided:
-        who = entitle(snapshot, read_owners(snapshot))
+        who = entitle(snapshot, read_owners(snapshot, NOW))
         wanted = min(who.capacity, sum(one.demand for one in who.of_queue.values()))
         assert abs(sum(one.entitled for one in who.of_queue.values()) - wanted) < 1e-6
         assert who.values or sum(one.whole for one in who.of_queue.values()) == wanted
@@ -165,7 +167,7 @@ def test_nobody_is_suspended_within_its_least_run_or_its_cool_down(decided):
 
 def test_no_shrink_takes_an_owner_below_what_it_is_entitled_to(decided):
     for snapshot, decisions in decided:
-        who = entitle(snapshot, read_owners(snapshot))
+        who = entitle(snapshot, read_owners(snapshot, NOW))
         lost = Counter()
         for victim, keeps, job in taken(snapshot, decisions):
             owner = owner_of(snapshot, victim)
@@ -183,7 +185,7 @@ def test_no_shrink_takes_an_owner_below_what_it_is_entitled_to(decided):
 
 def test_a_suspension_takes_a_queue_below_its_share_only_for_a_guarantee_or_a_turn(decided):
     for snapshot, decisions in decided:
-        who = entitle(snapshot, read_owners(snapshot))
+        who = entitle(snapshot, read_owners(snapshot, NOW))
         before = held(snapshot)
         for one in decisions:
             if not isinstance(one, Requeue) or one.explanation.algorithm != "rights.suspend":
@@ -220,7 +222,7 @@ def test_with_one_owner_rights_change_no_decision(seeds):
         settings = replace(DEFAULTS, reserve_after_s=(86_400.0, 500.0)[seed % 2])  # some have aged
         for snapshot in (any_world.snapshot(random.Random(seed)), any_cluster(random.Random(seed))):
             bound = replace(snapshot, shares=unreachable)
-            if read_owners(snapshot).owners:
+            if read_owners(snapshot, NOW).owners:
                 assert Rights(bound, NOW, DEFAULTS).binds
             ours, plain = decide(bound, any_world.NOW, settings), decide(snapshot, any_world.NOW, settings)
             assert bare(ours) == bare(plain), seed
@@ -302,7 +304,7 @@ def test_what_is_being_freed_is_claimed_once():
     jobs += [waits("b2", "/bob")]
     snapshot = world(4, *jobs, shares=shares())
     assert said(snapshot) == ["a suspended for b"]
-    gives = replace(jobs[0], num_gpus=0, node=None, leased=True, yields_to=("b",))
+    gives = replace(jobs[0], num_gpus=0, node=None, busy=True, yields_to=("b",))
     assert said(replace(snapshot, jobs=(gives, *jobs[1:]))) == []
 
 
@@ -379,7 +381,7 @@ def test_an_overdue_job_gives_way_to_another_queue_only_what_its_queue_has_too_m
 
 def test_slow_gpus_count_by_their_measured_speed():
     snapshot = world({"n": 4, "k": 4}, waits("a", "/ada"), waits("b", "/bob"), slow=["k"])
-    who = read_owners(snapshot)
+    who = read_owners(snapshot, NOW)
     assert (who.capacity, who.mean_value, dict(who.values)) == (5.0, 5 / 8, {"K80": 0.25, "V100": 1.0})
 
 
@@ -388,7 +390,7 @@ def test_who_has_the_slow_gpus_is_entitled_to_more_of_them():
     jobs = [runs("a", "/ada", 2, (1, 2)), runs("b", "/bob", 4, (1, 2, 4), node="k")]
     more = waits("b2", "/bob", gpu_type="V100", submit_s=NOW)
     snapshot = world({"n": 2, "k": 4}, *jobs, more, slow=["k"])
-    who = entitle(snapshot, read_owners(snapshot))
+    who = entitle(snapshot, read_owners(snapshot, NOW))
     assert who.of_owner["default", "bob"].entitled == pytest.approx(1.5, abs=0.51)
     assert said(world({"n": 2, "k": 4}, *jobs, slow=["k"])) == []
 
@@ -402,3 +404,21 @@ def test_the_limit_of_a_queue_counts_gpus_whatever_their_speed():
 def test_the_highest_priority_goes_first_also_where_one_user_is_alone():
     jobs = [waits("short", "/ada", iterations_left=10.0), waits("urgent", "/ada", priority=3)]
     assert said(world(1, *jobs)) == ["urgent starts 1"]
+
+
+def test_equal_requests_of_many_owners_that_cannot_start_are_searched_for_once_each(monkeypatch):
+    owners = 20
+    each = 10
+    full = [runs(f"r{i}", "/holder", 4, (4,), node=f"n{i}", rigid=True) for i in range(2)]
+    queued = [waits(f"w{i}", f"/u{i % owners}", (1, 2)) for i in range(owners * each)]
+    searched = list[str]()
+
+    def counted(table, job):
+        searched.append(job.owner)
+        return incoming_candidates(table, job)
+
+    monkeypatch.setattr(algorithms, "incoming_candidates", counted)
+    held = decide(world({"n0": 4, "n1": 4}, *full, *queued), NOW, replace(DEFAULTS, planner="paper"))
+    assert len(held) == owners * each
+    assert set(searched) == {f"u{i}" for i in range(owners)}, "each owner sees other GPUs"
+    assert len(searched) <= owners + algorithms.ALIKE

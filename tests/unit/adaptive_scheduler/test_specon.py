@@ -168,7 +168,7 @@ def test_nobody_asks_twice():
 def test_x1_a_job_under_an_operation_asks_again_later(state):
     snapshot = asking(world(W1, crowd("w2")), "w1-3")
     assert schedule_move(asking(snapshot, "w1-3", state=state), NOW, PAPER) == ()
-    assert schedule_move(asking(snapshot, "w1-3", leased=True), NOW, PAPER) == ()
+    assert schedule_move(asking(snapshot, "w1-3", busy=True), NOW, PAPER) == ()
 
 
 def test_a_job_whose_better_node_is_not_heard_of_stays_for_now_and_keeps_its_move():
@@ -205,7 +205,7 @@ def test_requests_are_answered_one_after_the_other_on_what_has_come_of_the_last(
 def test_x11_only_jobs_trained_on_cpu_count():
     """A GPU job that is launched early on the node is no load of it."""
     both = replace(node("w2", idle=2), cores=1.0)
-    early = running("gpu", 1, node="w2", state="initialized", leased=True)
+    early = running("gpu", 1, node="w2", state="initialized", busy=True)
     snapshot = asking(world(W1, (both, [early]), crowd("w3", 0, 0, 1)), "w1-3")
     assert where(snapshot) == ("w1-3", "w2")
 
@@ -335,7 +335,7 @@ def test_s14_s15_only_jobs_that_had_their_speculative_move_and_not_yet_this_one_
     assert moved(migrated_s=1.0) == ["j0"]
     assert moved() == []
     assert moved(migrated_s=1.0, rebalanced=True) == []
-    assert moved(migrated_s=1.0, leased=True) == []
+    assert moved(migrated_s=1.0, busy=True) == []
 
 
 def test_s16_the_strict_option_waits_until_all_have_moved():
@@ -405,7 +405,7 @@ def draw(rng):
         kind, asks = rng.choice(("PC", "WC", "CC", "CC")), rng.random() < 0.6
         more = {
             "left": rng.choice((None, 0.0, 10.0, 300.0, 5000.0)), "at_s": rng.choice((NOW, NOW - 30)),
-            "state": rng.choice(("running",) * 4 + ("adjusting",)), "leased": rng.random() < 0.1,
+            "state": rng.choice(("running",) * 4 + ("adjusting",)), "busy": rng.random() < 0.1,
             "migrated_s": rng.choice((None, None, 1.0, 2.0)), "rebalanced": rng.random() < 0.3,
             "move_refused_s": rng.choice((None, None, NOW)), "demand": rng.choice((0.2, 1.0, float("inf"))),
             "tasks": rng.choice(((), (Task("t", cores=0.5, memory=2.0),))),

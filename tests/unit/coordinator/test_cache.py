@@ -144,7 +144,7 @@ def test_documents_that_intake_has_not_seen_are_told_apart_whatever_they_claim_t
 def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, cache: Cache) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     (new,) = cache.refresh()
-    store.update("jobs", "new", {}, {"state": "changed"})
+    store.update("jobs", "new", {}, {"message": "changed"})
     with pytest.raises(Conflict):
         cache.admit(new, {"uid": "x", "closed": False})
 

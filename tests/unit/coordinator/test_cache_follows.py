@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def known(cache: Cache, new: list[Any]) -> dict[str, Any]:
     aside = {name: job.doc for name, job in cache.set_aside().items()}
     shown = {job.key: cache.invalid_fields_of(job) for job in (*cache.jobs().values(), *cache.set_aside().values())}
     misfits = shown, cache.invalid_fields("gpus")
+    assert cache.gpus_by_type() == Counter(gpu.gpu_type for gpu in cache.gpus().values())
     return {"jobs": jobs, "gpus": gpus, "aside": aside, "new": sorted(job.id for job in new), "misfits": misfits}
 
 
@@ -66,6 +68,7 @@ def a_gpu(rng: random.Random, name: str) -> Doc:
         "state": "in use" if job else "idle",
         "job_id": job,
         "held_by": job,
+        "gpu_type": rng.choice(["V100", "K80"]),
         **odd,
     }
 

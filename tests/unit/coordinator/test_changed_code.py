@@ -75,10 +75,10 @@ def test_its_users_request_agrees_to_the_code_as_it_is_for_one_stop() -> None:
     training.submit("two", [2], Behaviour(iterations=10))
     training.c.cache.refresh()
     assert training.job("one").edited == ("model.py",)
-    training.api.request("one", None, None)
+    training.api.operator.request("one", None, None)
     assert training.job("one").edited == ()
-    training.api.suspend("one")
+    training.api.operator.suspend("one")
     training.run(lambda w: w.states()["one"] == s.SUBMITTED, 60)
-    training.api.resume("one")
+    training.api.operator.resume("one")
     training.run(lambda w: w.states()["one"] == s.RUNNING, 100)
     assert not training.job("one").code_agreed, "the next edit is asked for again"

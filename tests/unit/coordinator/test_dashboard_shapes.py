@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from coordinator.dashboard import rows, words
-from coordinator.dashboard.day_of_use import DAY_S, use_of_a_day
+from coordinator.dashboard.day_of_use import DAY_S, DayOfUse, use_of_a_day
 from coordinator.dashboard.gantt import gantt
+from coordinator.dashboard.pictures import Window, timeline
 
 NODE = {"node": "n", "gpus": 8}
 
@@ -32,6 +34,55 @@ def test_a_tile_says_whose_its_job_is_and_since_when() -> None:
     (run,) = runs([gpu(0, "a"), gpu(1, "a")], a={"owner": "mia", "start_ts": 7.0})
     assert run.about == "mia · 7.0"
     assert run.title == "g0, a\ng1, a"
+
+
+def test_a_gpu_that_a_reservation_keeps_is_not_shown_as_idle() -> None:
+    cells = [gpu(0), gpu(1, kept_for="mia"), gpu(2, kept_for="mia"), gpu(3, kept_for="jan")]
+    found = runs(cells)
+    assert [(run.first.kind, run.label, len(run.cells)) for run in found] == [
+        ("idle", "idle", 1),
+        ("kept", "2 for mia", 2),
+        ("kept", "for jan", 1),
+    ]
+    assert found[1].title == "g1, kept for mia\ng2, kept for mia"
+    assert rows.gpu_counts(cells) == {"idle": 1, "kept": 3}
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "about", "said"),
+    [
+        ("gpu-0", {"node": "n", "index": 3}, "gpu-0"),
+        ("GPU-8f3c01a1-5b1f-4c0e-9d52-7d0f2f6a0001", {"node": "gpu-box", "index": 3}, "gpu-box 3"),
+        ("GPU-8f3c01a1-5b1f-4c0e-9d52-7d0f2f6a0001", {"node": "a-node-of-a-long-name", "index": 11}, "a-node…-name 11"),
+        ("GPU-8f3c01a1-5b1f-4c0e-9d52-7d0f2f6a0001", {"node": "gpu-box"}, "…2-7d0f2f6a0001"),
+    ],
+)
+def test_rows_of_the_timeline_have_names_that_people_can_read(gpu_id: str, about: dict[str, Any], said: str) -> None:
+    picture = timeline([], [{"gpu_id": gpu_id, **about}], Window(0.0, 60.0, 60.0), str)
+    assert [name for _, name in picture.rows] == [said]
+    assert len(said) <= 15
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"start_in_s": 60.0}, "starts in about 1 min 0 s"),
+        ({"suspended": True}, "suspended until it is resumed"),
+        ({"held": "no such file", "message": "a is held: no such file. Mend this."}, "held: no such file. Mend this."),
+        ({"message": "a waits until b is completed."}, "until b is completed."),
+        ({}, "no start is foreseen yet"),
+    ],
+)
+def test_the_queue_says_of_each_job_when_it_starts_or_why_nobody_knows(more: dict[str, Any], said: str) -> None:
+    view = {"job_id": "a", "state": "submitted", "optional_num_gpus": [1], **more}
+    assert rows.job(view, str, 0.0, 8).waits == said
+
+
+def test_the_alarm_of_a_late_job_is_its_deadline_and_not_its_whole_reason() -> None:
+    view = {"job_id": "a", "state": "submitted", "optional_num_gpus": [1], "late_s": 5.0, "message": "a waits: for b"}
+    row = rows.job(view, str, 0.0, 8)
+    assert (row.alarm, row.remark) == ("deadline missed by 5.0 s", "deadline missed by 5.0 s; a waits: for b")
+    assert rows.job({**view, "late_s": None}, str, 0.0, 8).alarm == ""
 
 
 def test_a_long_name_is_cut_in_its_middle_so_that_sweeps_stay_apart() -> None:
@@ -71,26 +122,58 @@ def held(at: float, gpu_id: str, job: str | None) -> dict[str, Any]:
     return {"type": "gpu", "at": at, "gpu_id": gpu_id, "held_by": job, "job_id": job}
 
 
-def test_gpu_hours_of_a_day_are_those_in_which_gpus_were_held() -> None:
-    now = 10 * DAY_S
-    events = [held(now - 7200, "g0", "a"), held(now - 3600, "g0", None), held(now - 3600, "g1", "b")]
-    use = use_of_a_day(events, [gpu(0), gpu(1, "b")], now)
-    assert use.gpu_hours == pytest.approx(2.0)
-    assert use.hours_there == pytest.approx(4.0)
+NOW = 10 * DAY_S
+
+
+def use_of(
+    *quarters: tuple[int, float, float, float, float], events: Sequence[dict[str, Any]] = (), gpus: int = 2
+) -> DayOfUse:
+    """`quarters`: (how many quarters ago, GPU-hours there, held, measured, busy)."""
+    sums = {ago: dict(zip(SUMS, (3600 * hours for hours in known), strict=True)) for ago, *known in quarters}
+    shown = [{"begin": NOW - 900 * ago, **dict.fromkeys(SUMS, 0.0), **sums.get(ago, {})} for ago in range(96, 0, -1)]
+    use = {"until": NOW, "quarters": shown, "nodes": {"n10": (3600.0, 900.0), "n2": (7200.0, 7200.0)}}
+    return use_of_a_day(use, events, [gpu(number) for number in range(gpus)])
+
+
+SUMS = ("there_s", "held_s", "measured_s", "busy_s")
+
+
+def test_a_day_of_use_sums_up_what_was_held_and_what_was_measured() -> None:
+    use = use_of((2, 0.5, 0.4, 0.2, 0.1), (1, 0.5, 0.1, 0.0, 0.0))
+    assert (use.held_hours, use.hours_there) == (pytest.approx(0.5), pytest.approx(1.0))
+    assert (use.held_share, use.busy_share) == (pytest.approx(0.5), pytest.approx(0.5))
+    before, last = use.quarters[-2:]
+    assert (before.held, before.busy, before.busy_of_measured) == (
+        pytest.approx(0.8),
+        pytest.approx(0.2),
+        pytest.approx(0.5),
+    )
+    assert (last.held, last.busy, last.busy_of_measured) == (pytest.approx(0.2), None, None)
+    assert use.quarters[0].held is None, "no coordinator watched"
+    assert [node.node for node in use.nodes] == ["n2", "n10"]
+    assert (use.busy_of_node("n10"), use.busy_of_node("n3")) == ("25 % busy in 24 h", "")
+
+
+@pytest.mark.parametrize(("hours", "said"), [(0.04, "0.0"), (7.26, "7.3"), (99.94, "99.9"), (22_759.4, "22,759")])
+def test_hours_are_told_as_exactly_as_they_are_read(hours: float, said: str) -> None:
+    assert words.hours(hours) == said
+
+
+def test_nothing_is_said_of_how_busy_gpus_were_where_nothing_was_measured() -> None:
+    assert use_of((1, 0.5, 0.5, 0.0, 0.0)).busy_share is None
+
+
+def test_hours_by_job_are_those_that_events_tell_of() -> None:
+    events = [held(NOW - 7200, "g0", "a"), held(NOW - 3600, "g0", None), held(NOW - 3600, "g1", "b")]
+    use = use_of((8, 0.5, 0.5, 0.0, 0.0), events=events)
     assert use.jobs == [("a", pytest.approx(1.0)), ("b", pytest.approx(1.0))]
-    assert [share for share in use.shares if share is not None] == [pytest.approx(0.5)] * 8
-    assert use.shares[0] is None, "nothing is known of the time before the first event"
-
-
-def test_a_gpu_that_changed_hands_long_ago_counts_as_it_is() -> None:
-    now = 10 * DAY_S
-    use = use_of_a_day([{"type": "noise", "at": now - 2 * DAY_S}], [gpu(0, "a"), gpu(1)], now)
-    assert (use.gpu_hours, use.hours_there) == (pytest.approx(24.0), pytest.approx(48.0))
+    assert use.jobs_known_from is None
+    assert use_of((40, 0.5, 0.5, 0.0, 0.0), events=events).jobs_known_from == NOW - 7200, "it ran before that"
 
 
 def test_a_day_without_events_has_no_hours() -> None:
-    use = use_of_a_day([], [], 10 * DAY_S)
-    assert (use.gpu_hours, use.share) == (0.0, 0.0)
+    use = use_of()
+    assert (use.held_hours, use.held_share, use.jobs) == (0.0, 0.0, [])
 
 
 TIMES = [

@@ -65,7 +65,7 @@ def test_a_job_fails_with_the_one_before_it_also_after_the_coordinator_was_gone(
     world.submit("one", [1], Behaviour(iterations=1000))
     world.submit("two", [1], Behaviour(iterations=10), depends_on=["one"])
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: bool(w.job("one").doc.get("closed")), 60)
     world.boot()
     world.run(lambda w: bool(w.job("two").doc.get("closed")), 60)
@@ -77,29 +77,29 @@ def test_a_waiting_job_can_be_cancelled() -> None:
     world = World()
     world.submit("two", [1], Behaviour(iterations=10), depends_on=["one"])
     world.tick()
-    world.api.cancel("two")
+    world.api.operator.cancel("two")
     world.run(lambda w: w.states()["two"] == s.CANCELLED, 60)
 
 
 def test_a_circle_is_refused_at_submission_with_the_way_that_it_takes() -> None:
     world = World()
     for job_id, after in (("a", ["c"]), ("b", ["a"])):
-        world.api.submit({**GIVEN, "job_id": job_id, "depends_on": after})
+        world.api.submissions.submit({**GIVEN, "job_id": job_id, "depends_on": after})
     world.tick()
     with pytest.raises(
         Rejected, match=r"no job can ever start: c waits for b, b for a, a for c; leave one of these out\.$"
     ):
-        world.api.submit({**GIVEN, "job_id": "c", "depends_on": ["x", "b"]})
+        world.api.submissions.submit({**GIVEN, "job_id": "c", "depends_on": ["x", "b"]})
     assert world.job("a").doc["message"] == "a waits until c is completed; there is no c yet."
-    world.api.submit({**GIVEN, "job_id": "c", "depends_on": []})
+    world.api.submissions.submit({**GIVEN, "job_id": "c", "depends_on": []})
     world.run(lambda w: set(w.states().values()) == {s.COMPLETED})
 
 
 def test_a_circle_of_jobs_that_were_not_read_yet_is_refused_too() -> None:
     world = World()
-    world.api.submit({**GIVEN, "job_id": 7, "depends_on": ["b"]})
+    world.api.submissions.submit({**GIVEN, "job_id": 7, "depends_on": ["b"]})
     with pytest.raises(Rejected, match="b waits for 7, 7 for b"):
-        world.api.submit({**GIVEN, "job_id": "b", "depends_on": ["7"]}, dry_run=True)
+        world.api.submissions.submit({**GIVEN, "job_id": "b", "depends_on": ["7"]}, dry_run=True)
 
 
 def test_a_circle_of_inserted_documents_is_said_on_all_its_jobs_and_on_those_behind_it() -> None:
@@ -111,8 +111,8 @@ def test_a_circle_of_inserted_documents_is_said_on_all_its_jobs_and_on_those_beh
     for job_id in ("a", "b"):
         assert world.job(job_id).doc["message"] == f"{job_id} is in a circle, in which no job can ever start: {circle}"
     assert world.job("behind").doc["message"] == f"behind waits until a is completed, which never happens: {circle}"
-    assert world.api.job("b")["message"].startswith("b is in a circle")
-    world.api.cancel("a")
+    assert world.api.jobs.job("b")["message"].startswith("b is in a circle")
+    world.api.operator.cancel("a")
     world.run(lambda w: w.at_rest())
     assert world.states() == {
         "a": s.CANCELLED, "b": s.FAILED, "behind": s.FAILED, "free": s.COMPLETED, "after": s.COMPLETED,

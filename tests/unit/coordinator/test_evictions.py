@@ -46,7 +46,7 @@ def shown(snapshot: ClusterSnapshot, drained: Collection[str] = (), suspended: C
     """With what an operator wants as the snapshot builder shows it."""
     nodes = (replace(n, schedulable=False, drained=True) if n.name in drained else n for n in snapshot.nodes)
     jobs = (
-        replace(j, suspended=True, leased=j.leased or j.state == "submitted") if j.id in suspended else j
+        replace(j, suspended=True, busy=j.busy or j.state == "submitted") if j.id in suspended else j
         for j in snapshot.jobs
     )
     return replace(snapshot, nodes=tuple(nodes), jobs=tuple(jobs))
@@ -89,7 +89,7 @@ def test_a_job_that_would_lose_work_trains_on_though_it_is_suspended(more: dict[
 
 
 def test_what_is_being_changed_is_suspended_only_afterwards() -> None:
-    assert decided(cluster(running("one", 2, leased=True, state="adjusting")), suspended=["one", "unknown"]) == []
+    assert decided(cluster(running("one", 2, busy=True, state="adjusting")), suspended=["one", "unknown"]) == []
 
 
 # draining
@@ -206,19 +206,19 @@ def test_whatever_is_suspended_and_drained_no_decision_loses_work_or_uses_what_w
 def test_a_suspended_job_saves_lets_others_have_its_gpus_and_goes_on_where_it_was_when_it_is_resumed() -> None:
     world = World.training([4])
     world.submit("two", [4], Behaviour(iterations=10))
-    decision_id = world.api.suspend("one")["decision_id"]
+    decision_id = world.api.operator.suspend("one")["decision_id"]
     world.run(lambda w: w.states() == {"one": s.SUBMITTED, "two": s.COMPLETED}, 200)
-    record, view = world.job("one"), world.api.job("one")
+    record, view = world.job("one"), world.api.jobs.job("one")
     assert (record.preempts, view["suspended"]) == (0, True) and record.doc["checkpoint"]
     assert view["message"] == "one is suspended by an operator; `reshape resume one` lets it start."
-    assert world.api.decision(decision_id)["kind"] == "requeue", "what became of the wish is told under its id"
+    assert world.api.history.decision(decision_id)["kind"] == "requeue", "what became of the wish is told under its id"
     world.pass_time(60)
-    assert [gpu["state"] for gpu in world.api.gpus()] == ["idle"] * 4, "nothing starts it unasked"
+    assert [gpu["state"] for gpu in world.api.fleet.gpus()] == ["idle"] * 4, "nothing starts it unasked"
     done = world.job("one").iterations_done
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.pass_time(5)
-    assert world.job("one").generation == 2 and not world.api.job("one")["suspended"]
+    assert world.job("one").generation == 2 and not world.api.jobs.job("one")["suspended"]
     assert world.machines.present("one").steps > done > 0, "no step was lost"  # type: ignore[union-attr]
     assert world.broken() == []
 
@@ -232,7 +232,7 @@ def test_a_job_that_does_not_start_again_after_a_reshape_is_held_and_its_newcome
     behaviour = world.machines.of("one")
     behaviour.exits, behaviour.output_tail = [1] * 4, tail
     world.run(lambda w: bool(w.job("one").held) and w.job("one").doc.get("down") == 1, 200)
-    view, done = world.api.job("one"), world.job("one").iterations_done
+    view, done = world.api.jobs.job("one"), world.job("one").iterations_done
     assert (view["state"], view["suspended"], view["num_gpus"]) == ("submitted", True, 0) and done > 0
     assert view["held"] == "the training process ended with exit code 1: FileExistsError: [Errno 17] File exists: 'out'"
     assert view["message"] == (
@@ -240,31 +240,37 @@ def test_a_job_that_does_not_start_again_after_a_reshape_is_held_and_its_newcome
         "`reshape cancel one` ends it."
     )
     assert (words.state(view), view["starts_between"], view["ends_between"]) == ("held", None, None)
-    assert "one is held: " in next(e["sentence"] for e in world.api.events_after(0, 1_000) if e["type"] == "held")
-    assert 'reshape_pending_jobs{reason="held"} 1.0' in world.api.metrics().decode()
+    assert "one is held: " in next(
+        e["sentence"] for e in world.api.history.events_after(0, 1_000) if e["type"] == "held"
+    )
+    assert 'reshape_pending_jobs{reason="held"} 1.0' in world.api.status.metrics().decode()
     two = world.job("two")
     world.boot()
     world.pass_time(120)
-    assert world.api.job("one")["message"] == view["message"], "it is not tried again, and says so still"
-    assert sorted(gpu["state"] for gpu in world.api.gpus()) == ["idle", "idle", "in use", "in use"]
+    assert world.api.jobs.job("one")["message"] == view["message"], "it is not tried again, and says so still"
+    assert sorted(gpu["state"] for gpu in world.api.fleet.gpus()) == ["idle", "idle", "in use", "in use"]
     assert (world.job("two").generation, world.states()["two"]) == (two.generation, s.RUNNING) and two.generation == 1
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     assert world.machines.present("one").base == done, "no step was lost"  # type: ignore[union-attr]
-    assert (world.api.job("one")["held"], world.api.job("one")["suspended"], world.broken()) == (None, False, [])
+    assert (world.api.jobs.job("one")["held"], world.api.jobs.job("one")["suspended"], world.broken()) == (
+        None,
+        False,
+        [],
+    )
 
 
 def test_a_waiting_job_that_is_resumed_waits_for_gpus_again_with_that_reason() -> None:
     world = World.training([4], elastic=False)
     world.submit("two", [4])
     world.tick()
-    reason = world.api.job("two")["message"]
-    world.api.suspend("two")
+    reason = world.api.jobs.job("two")["message"]
+    world.api.operator.suspend("two")
     world.tick()
-    assert "is suspended by an operator" in world.api.job("two")["message"] != reason
-    world.api.resume("two")
+    assert "is suspended by an operator" in world.api.jobs.job("two")["message"] != reason
+    world.api.operator.resume("two")
     world.tick()
-    assert world.api.job("two")["message"] == reason
+    assert world.api.jobs.job("two")["message"] == reason
 
 
 def refused(call: Any, *arguments: Any) -> tuple[str, int]:
@@ -275,17 +281,17 @@ def refused(call: Any, *arguments: Any) -> tuple[str, int]:
 
 def test_a_wish_that_makes_no_sense_is_refused_with_what_to_do() -> None:
     world = World.training([1, 2], elastic=None)
-    sentence, status = refused(world.api.suspend, "one")
+    sentence, status = refused(world.api.operator.suspend, "one")
     assert status == 409 and sentence.endswith("cancel it, or let it train to its end.")
     assert sentence.startswith("Job one cannot be suspended: it has not shown that it can save and resume")
-    assert refused(world.api.resume, "one") == ("Job one is not suspended: there is nothing to resume.", 409)
-    assert refused(world.api.suspend, "nobody")[1] == 404
-    assert refused(world.api.drain, "nowhere", True) == (
+    assert refused(world.api.operator.resume, "one") == ("Job one is not suspended: there is nothing to resume.", 409)
+    assert refused(world.api.operator.suspend, "nobody")[1] == 404
+    assert refused(world.api.drains.drain, "nowhere", True) == (
         "There is no node 'nowhere'; `reshape nodes` lists all.", 404,
     )  # fmt: skip
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: w.states()["one"] == s.CANCELLED, 60)
-    assert refused(world.api.suspend, "one")[1] == 409
+    assert refused(world.api.operator.suspend, "one")[1] == 409
 
 
 OTHER = FoundNode("b", tuple(FoundGpu(f"b-{i}", GPU_TYPE, None, True) for i in range(2)))
@@ -298,22 +304,22 @@ def test_a_drained_node_is_left_by_what_can_and_takes_nothing_until_it_is_undrai
     world.run(lambda w: set(w.states().values()) == {s.RUNNING}, 60)
     home = world.job("moves").node
     assert home is not None
-    told = {job["job_id"]: job["stays"] for job in world.api.drain(home, True)["jobs"]}
+    told = {job["job_id"]: job["stays"] for job in world.api.drains.drain(home, True)["jobs"]}
     assert told["moves"] is None and ("kept" not in told or "false" in told["kept"])
     world.run(lambda w: w.job("moves").node != home and w.states()["moves"] == s.RUNNING, 200)
-    why = next(d for d in world.api.decisions("moves", 10) if d["kind"] == "move")
+    why = next(d for d in world.api.history.decisions("moves", 10) if d["kind"] == "move")
     assert (why["algorithm"], f"an operator drains {home}" in why["sentence"]) == (DRAIN, True)
-    world.api.drain("n1", True)
-    world.api.drain("b", True)
+    world.api.drains.drain("n1", True)
+    world.api.drains.drain("b", True)
     world.submit("new", [1])
     world.pass_time(10)
     assert world.states() == {"kept": s.RUNNING, "moves": s.RUNNING, "new": s.SUBMITTED}
-    assert "every node is closed to new jobs" in world.api.job("new")["message"]
+    assert "every node is closed to new jobs" in world.api.jobs.job("new")["message"]
     assert "it leaves when one has" in world.job("moves").doc["message"]
-    assert [(n["node"], n["drained"], n["schedulable"]) for n in world.api.nodes()] == [
+    assert [(n["node"], n["drained"], n["schedulable"]) for n in world.api.fleet.nodes()] == [
         ("b", True, False), ("n1", True, False),
     ]  # fmt: skip
-    world.api.drain("n1", False)
+    world.api.drains.drain("n1", False)
     world.run(lambda w: w.states()["new"] != s.SUBMITTED, 60)
     assert world.job("new").node == "n1" and world.broken() == []
 
@@ -321,19 +327,19 @@ def test_a_drained_node_is_left_by_what_can_and_takes_nothing_until_it_is_undrai
 @pytest.mark.parametrize("restarted", [False, True], ids=["same coordinator", "another coordinator"])
 def test_a_job_that_stayed_on_a_drained_node_says_so_until_it_is_undrained(restarted: bool) -> None:
     world = World.training([1, 2], elastic=False)
-    world.api.drain("n1", True)
+    world.api.drains.drain("n1", True)
     world.pass_time(15)
     assert "stays on n1, which an operator drains" in world.job("one").doc["message"]
     if restarted:
         world.boot()
         world.pass_time(15)
         assert "stays on n1" in world.job("one").doc["message"]
-    world.api.drain("n1", False)
+    world.api.drains.drain("n1", False)
     world.pass_time(15)
     assert world.job("one").doc["message"] == "trains"
     told = [event["type"] for event in world.c.event_log.after(0, 1_000) if event.get("job_id") == "one"]
     assert told.count("hold withdrawn") == 1
-    world.api.drain("n1", True)
+    world.api.drains.drain("n1", True)
     world.pass_time(15)
     assert "stays on n1" in world.job("one").doc["message"]
 
@@ -344,10 +350,10 @@ def test_the_reason_why_a_request_waits_goes_with_the_request() -> None:
     world.run(lambda w: w.states()["fills"] == s.RUNNING, 100)
     world.submit("one", [1, 4], Behaviour(iterations=4_000))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 100)
-    world.api.request("one", 4, None)
+    world.api.operator.request("one", 4, None)
     world.pass_time(15)
     assert "one keeps 1 GPU, although 4 were requested" in world.job("one").doc["message"]
-    world.api.request("one", None, None)
+    world.api.operator.request("one", None, None)
     world.pass_time(15)
     assert world.job("one").doc["message"] == "trains"
 
@@ -357,14 +363,14 @@ def test_a_move_off_a_drained_node_spends_no_move_of_specon() -> None:
     world.submit("one", [0], Behaviour(iterations=4_000))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     home = world.job("one").node
-    world.api.drain(str(home), True)
+    world.api.drains.drain(str(home), True)
     world.run(lambda w: w.job("one").doc.get("moves") == 1, 100)
     assert world.job("one").node != home and world.job("one").doc.get("migrated_ts") is None
 
 
 def test_a_drain_outlives_a_restart_of_reshape_up() -> None:
     world = World()
-    world.api.drain("n1", True)
+    world.api.drains.drain("n1", True)
     own = tuple(FoundGpu(f"gpu-{i}", GPU_TYPE, None, True) for i in range(4))
     register_nodes(world.store, [FoundNode("n1", own, cores=3.0)])
     row = world.users.get("nodes", "n1")

@@ -37,7 +37,7 @@ def answer(store: Store, verb: str, *given: Any) -> Any:
 @given(st.lists(ASKED, max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_answer_alike(tmp_path: Path, questions: list[tuple[Any, ...]]) -> None:
-    memory, sqlite = MemoryStore(), SqliteStore(":memory:")
+    memory, sqlite = MemoryStore().healthy(), SqliteStore(":memory:")
     for question in questions:
         assert answer(memory, *question) == answer(sqlite, *question), question
     assert memory.list("jobs") == sqlite.list("jobs")
@@ -58,6 +58,6 @@ def test_it_fails_before_or_after_a_write_as_it_is_told() -> None:
     store.hiccups.extend(["before", "after", ""])
     for expected in (None, 1):
         with pytest.raises(Transient):
-            store.update("jobs", 1, {}, {"state": "x"})
+            store.update("jobs", 1, {}, {"message": "x"})
         assert (store.get("jobs", 1) or {}).get("version") == expected
     assert store.update("jobs", 1, {}, {})["version"] == 2

@@ -117,7 +117,7 @@ def test_a_start_whose_answer_was_lost_is_fenced_before_a_cancelled_jobs_gpus_ar
     world = World()
     world.submit("one", [4], Behaviour(iterations=400, answers_lost=1))
     world.run(lambda w: w.machines.executed["one:1:start"] == 1, 60)
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: w.at_rest(), 60)
     assert world.states() == {"one": s.CANCELLED}
     assert world.machines.executed["one:1:start"] == 1

@@ -51,7 +51,7 @@ def test_over_mongodb_and_over_http_it_is_the_same_problem() -> None:
     world.tick()
     inserted = world.job("j").doc["problems"]
     with pytest.raises(Rejected) as refused:
-        world.api.submit({**GOOD, "job_id": "k", "num_gpuss": 3})
+        world.api.submissions.submit({**GOOD, "job_id": "k", "num_gpuss": 3})
     assert list(refused.value.problems) == inserted == [*fields.unknown_fields({"num_gpuss": 3})]
 
 
@@ -61,7 +61,7 @@ def test_a_copy_of_a_job_that_has_ended_is_let_in() -> None:
     behaviour = Behaviour(iterations=400, value=0.5, cores=1.0, launch_failures=1)
     world.submit("one", [2, 4], behaviour, sla="10s", target={"value": 0.9})
     world.run(lambda w: w.states() == {"one": s.RUNNING})
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     world.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states() == {"one": s.RUNNING})
     world.order(Requeue("one", Explanation("test", "It goes."), ()))
     world.run(World.at_rest)
@@ -84,9 +84,8 @@ def test_the_description_of_the_api_lists_the_same_fields() -> None:
 
 
 def test_a_word_that_intake_asks_for_is_one_of_the_list() -> None:
-    """Each field that some sentence of intake's is about."""
-    asked = {*intake.TEXTS, *intake.WHOLE, "command", "env", "reshape_exit_codes", "sla", "estimate", "max_workers"}
-    assert asked <= fields.PUBLIC
+    """Each field that intake names itself, beside those that it takes from their declaration."""
+    assert {*intake.PATHS, *intake.DURATIONS, *intake.JUDGED_APART, *intake.NOT_READ} <= fields.PUBLIC
 
 
 def test_every_example_and_document_of_ours_has_known_fields_only() -> None:
@@ -132,7 +131,7 @@ def test_a_job_that_asks_for_an_unknown_gpu_type_is_not_let_in_until_a_node_has_
     world.tick()
     asks = {**GOOD, "gpu_type": "Own9"}
     with pytest.raises(Rejected, match="no node and no speed profile has the GPU type 'Own9'"):
-        world.api.submit(asks)
+        world.api.submissions.submit(asks)
     world.users.insert("jobs", {"_id": "j", **asks})
     world.tick()
     assert "GPU type 'Own9'" in world.job("j").doc["problems"][0]

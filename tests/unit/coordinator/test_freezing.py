@@ -35,20 +35,20 @@ def launch(world: World) -> Any:
 
 def frozen(world: World) -> World:
     """The same, once `one` was suspended and has given its GPU up."""
-    world.api.suspend("one")
-    world.run(lambda w: w.states()["one"] == s.SUBMITTED and w.api.gpus()[0]["state"] == "idle", 60)
+    world.api.operator.suspend("one")
+    world.run(lambda w: w.states()["one"] == s.SUBMITTED and w.api.fleet.gpus()[0]["state"] == "idle", 60)
     return world
 
 
 def test_a_suspended_training_lets_others_have_its_gpu_and_goes_on_where_it_was() -> None:
     world = training()
     world.pass_time(20)
-    assert world.api.job("one")["left_alone"] == (
+    assert world.api.jobs.job("one")["left_alone"] == (
         "keeps its 1 GPU until it ends or is frozen in memory: it has not shown that it can save and resume"
     )
     frozen(world)
     world.tick()
-    done, view = launch(world).steps, world.api.job("one")
+    done, view = launch(world).steps, world.api.jobs.job("one")
     assert (launch(world).status.trainer, launch(world).number, done > 10) == ("frozen", 1, True)
     assert (view["suspended"], view["num_gpus"], view["gpu_ids"]) == (True, 0, None)
     assert view["message"] == "one is suspended and frozen in memory; `reshape resume one` lets it go on."
@@ -57,7 +57,7 @@ def test_a_suspended_training_lets_others_have_its_gpu_and_goes_on_where_it_was(
     world.boot()
     world.pass_time(60)
     assert (launch(world).status.trainer, launch(world).steps) == ("frozen", done)
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.pass_time(5)
     assert launch(world).number == 1, "it is the same launch"
@@ -73,7 +73,7 @@ def test_it_goes_on_on_another_gpu_of_its_node_while_its_own_is_used() -> None:
     world = frozen(training())
     world.submit("two", [1], Behaviour(iterations=40_000))
     world.run(lambda w: w.states()["two"] == s.RUNNING, 60)
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     assert world.job("one").gpu_ids != world.job("two").gpu_ids
     assert launch(world).status.gpu_ids == list(world.job("one").gpu_ids)
@@ -83,18 +83,18 @@ def test_what_the_driver_does_not_freeze_trains_on_and_is_asked_again_only_by_it
     world = training()
     why = "it has set up NCCL; the driver freezes a training with one process on one GPU, without it"
     world.machines.of("one").unfrozen = [why]
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.run(lambda w: w.job("one").unfrozen == why, 60)
     world.pass_time(60)
     assert (world.states()["one"], launch(world).status.trainer) == (s.RUNNING, "running")
-    assert world.api.job("one")["message"] == (
+    assert world.api.jobs.job("one")["message"] == (
         "one trains on, although an operator suspended it: it has not shown that it can save and resume, and it "
         f"cannot be frozen: {why}; `reshape resume one` withdraws that."
     )
-    assert world.api.job("one")["left_alone"] == (
+    assert world.api.jobs.job("one")["left_alone"] == (
         f"keeps its 1 GPU until it ends: it has not shown that it can save and resume, nor can it be frozen: {why}"
     )
-    world.api.resume("one")
+    world.api.operator.resume("one")
     frozen(world)
     assert launch(world).status.trainer == "frozen"
 
@@ -103,7 +103,7 @@ def test_where_no_shim_can_freeze_nothing_is_stopped() -> None:
     world = training()
     launch(world).change(freezes=False)
     world.tick()
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.run(lambda w: bool(w.job("one").unfrozen), 60)
     assert launch(world).status.trainer == "running"
     assert world.job("one").unfrozen == "its shim freezes trainings on a machine's own GPUs only"
@@ -129,21 +129,21 @@ def test_a_training_that_cannot_be_thawed_is_tried_again_and_then_held_without_l
     world = frozen(training())
     done = launch(world).steps
     world.machines.of("one").unfrozen = ["1.0 GiB are free on GPU gpu-0, and it needs 2.2 GiB"] * 4
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: bool(w.job("one").held), 400)
-    view = world.api.job("one")
+    view = world.api.jobs.job("one")
     assert (view["state"], view["suspended"], launch(world).status.trainer) == ("submitted", True, "frozen")
     assert view["message"].startswith("one is held: it could not be thawed: 1.0 GiB are free on GPU gpu-0")
     assert view["message"].endswith("`reshape resume one` thaws it; `reshape cancel one` ends it.")
-    assert all(gpu["state"] == "idle" for gpu in world.api.gpus())
-    world.api.resume("one")
+    assert all(gpu["state"] == "idle" for gpu in world.api.fleet.gpus())
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     assert launch(world).steps >= done
 
 
 def test_a_frozen_training_is_cancelled_with_its_launch() -> None:
     world = frozen(training())
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(World.at_rest, 60)
     assert world.states() == {"one": s.CANCELLED}
     assert not launch(world).alive
@@ -151,7 +151,7 @@ def test_a_frozen_training_is_cancelled_with_its_launch() -> None:
 
 def test_one_that_ends_before_it_is_frozen_has_ended() -> None:
     world = training()
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.run(lambda w: launch(w).calls_driver is not None, 60)
     world.machines.end_trainer("one", 0)
     world.run(World.at_rest, 60)
@@ -168,13 +168,13 @@ def test_one_that_ends_before_it_is_frozen_has_ended() -> None:
 def test_what_may_not_be_frozen_is_not_suspended(counts: list[int], more: dict[str, Any], said: str) -> None:
     world = training(counts, **more)
     with pytest.raises(Rejected) as refused:
-        world.api.suspend("one")
+        world.api.operator.suspend("one")
     assert said in str(refused.value)
 
 
 def test_one_that_saves_is_stopped_as_ever() -> None:
     world = World.training([1], Behaviour(iterations=4_000, freezes=True), freeze=True)
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.run(lambda w: w.job("one").doc.get("down") == 1, 60)
     assert world.machines.disk["one"].step > 0
 

@@ -37,7 +37,7 @@ def gang(count: int, config: Config = SHORT, queue: str = "default", iterations:
     w.users.put("queues", {"_id": "recreate", "devices": "recreate"})
     w.submit("gang", [2, 3, 4], Behaviour(iterations=iterations), gpus_per_pod=1, queue=queue)
     w.tick()
-    w.api.request("gang", count, None)
+    w.api.operator.request("gang", count, None)
     w.run(runs_on(count))
     w.tick(5)
     return w
@@ -74,7 +74,7 @@ def test_it_grows_by_pods_that_come_up_while_it_trains_and_those_that_stay_are_n
     w = gang(2)
     stay, steps = pids(w, 2), w.machines.pod("gang", 0).steps
     w.machines.of("gang").launch_s = 10.0
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.tick(1)
     assert w.job("gang").state == s.ADJUSTING
     w.tick(8)
@@ -90,7 +90,7 @@ def test_it_grows_by_pods_that_come_up_while_it_trains_and_those_that_stay_are_n
 def test_it_shrinks_by_its_last_pods_which_go_only_after_the_grant() -> None:
     w = gang(4)
     stay, gone = pids(w, 2), w.machines.pod("gang", 3)
-    w.api.request("gang", 2, None)
+    w.api.operator.request("gang", 2, None)
     w.run(runs_on(2))
     assert (pids(w, 2), w.job("gang").gpu_ids) == (stay, ("gpu-0", "gpu-1"))
     assert gone.removal_asked
@@ -111,13 +111,13 @@ def test_a_pod_of_the_same_number_is_another_one_and_what_the_old_one_still_says
     w.tick(1)
     held = list(w.late)
     w.machines.of("gang").cut = set()
-    w.api.request("gang", 2, None)
+    w.api.operator.request("gang", 2, None)
     w.run(runs_on(2))
     w.late = held
     w.deliver_late()
     assert 2 not in w.c.telemetry.reports.pods(w.job("gang"))
     w.machines.of("gang").launch_s = 8.0
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.tick(2)
     w.late = held
     w.deliver_late()
@@ -132,7 +132,7 @@ def test_a_pod_to_grow_by_that_does_not_come_up_costs_nothing() -> None:
     w = gang(2)
     stay = pids(w, 2)
     w.machines.of("gang").launch_failures = 1
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.run(lambda w: "before:undo" in w.passed)
     assert "failed: the disk is full" in w.job("gang").doc["message"]
     assert w.job("gang").retries == 0
@@ -146,7 +146,7 @@ def test_a_pod_to_grow_by_that_does_not_come_up_costs_nothing() -> None:
 def test_a_pod_to_grow_by_that_is_never_heard_of_is_given_up() -> None:
     w = gang(2)
     w.machines.of("gang").never_comes_up = True
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.run(lambda w: "before:undo" in w.passed)
     assert "came up within" in w.job("gang").doc["message"]
     assert w.job("gang").operation is None
@@ -159,7 +159,7 @@ def test_where_each_pod_has_only_its_own_gpus_pods_that_stay_are_not_touched_eit
     w = gang(2, queue="recreate")
     stay = pids(w, 2)
     for count in (4, 2):
-        w.api.request("gang", count, None)
+        w.api.operator.request("gang", count, None)
         w.run(runs_on(count))
         assert (w.job("gang").recreated, w.job("gang").launch, pids(w, 2)) == (True, 1, stay)
         assert trains(w, count)
@@ -168,7 +168,7 @@ def test_where_each_pod_has_only_its_own_gpus_pods_that_stay_are_not_touched_eit
 def test_where_each_reshape_is_another_launch_all_pods_are_made_anew() -> None:
     w = gang(2, replace(SHORT, reshape_by="relaunch"))
     before = w.job("gang").launch
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.run(runs_on(3))
     assert w.job("gang").launch == before + 1
     assert trains(w, 3)
@@ -215,7 +215,7 @@ def test_a_gang_that_has_trained_and_does_not_start_again_is_held_without_gpus()
     w.machines.end_member("gang", 1, 3)
     w.run(lambda w: bool(w.job("gang").held) and w.job("gang").doc.get("down") == 1)
     assert w.job("gang").held == "the training process in pod 0 ended with exit code 3"
-    assert {gpu["state"] for gpu in w.api.gpus()} == {"idle"} and w.job("gang").retries == 0
+    assert {gpu["state"] for gpu in w.api.fleet.gpus()} == {"idle"} and w.job("gang").retries == 0
 
 
 def test_a_pod_that_is_gone_takes_another_launch_and_is_no_fault_of_the_job() -> None:
@@ -243,7 +243,7 @@ def test_those_that_stop_at_the_same_step_as_the_one_that_was_asked_first_are_st
     w = gang(4)
     w.machines.of("gang").agrees = True
     for count in (2, 3):
-        w.api.request("gang", count, None)
+        w.api.operator.request("gang", count, None)
         w.run(runs_on(count))
     assert (w.job("gang").retries, w.job("gang").launch) == (0, 1)
     assert trains(w, 3)
@@ -282,7 +282,7 @@ def test_one_that_finishes_before_the_others_is_waited_for() -> None:
 def test_an_answer_that_was_lost_stops_and_starts_nobody_twice() -> None:
     w = gang(3)
     w.machines.of("gang").answers_lost = 2
-    w.api.request("gang", 2, None)
+    w.api.operator.request("gang", 2, None)
     w.run(runs_on(2))
     assert executed(w, "stop") == 3
     assert executed(w, "start") == 2
@@ -292,9 +292,9 @@ def test_an_answer_that_was_lost_stops_and_starts_nobody_twice() -> None:
 @pytest.mark.parametrize("when", [0, 3, 6])
 def test_it_can_be_cancelled_at_any_time(when: int) -> None:
     w = gang(2)
-    w.api.request("gang", 3, None)
+    w.api.operator.request("gang", 3, None)
     w.tick(when)
-    w.api.cancel("gang")
+    w.api.operator.cancel("gang")
     w.run(lambda w: w.at_rest())
     assert w.job("gang").state == s.CANCELLED
     assert not w.machines.owners
@@ -303,7 +303,7 @@ def test_it_can_be_cancelled_at_any_time(when: int) -> None:
 def test_one_that_cannot_be_reached_to_be_stopped_does_not_keep_the_others_from_it() -> None:
     w = gang(3)
     w.machines.of("gang").cut = {1}
-    w.api.cancel("gang")
+    w.api.operator.cancel("gang")
     for _ in range(4):
         w.tick()
     assert [w.machines.pod("gang", k).status.trainer for k in range(3)] == ["exited", "running", "exited"]
@@ -324,7 +324,7 @@ def test_a_lost_gpu_takes_its_pod_and_the_gang_goes_on_with_the_others() -> None
 
 def test_it_gives_its_last_pods_to_a_newcomer() -> None:
     w = gang(4)
-    w.api.request("gang", None, None)
+    w.api.operator.request("gang", None, None)
     stay = pids(w, 2)
     w.submit("late", [2], Behaviour(iterations=30))
     w.run(lambda w: w.job("late").state == s.RUNNING)
@@ -342,9 +342,9 @@ def test_it_gives_its_last_pods_to_a_newcomer() -> None:
 def test_a_coordinator_that_dies_anywhere_is_followed_by_one_that_goes_on(at: int) -> None:
     w = gang(2)
     w.crash_at = len(w.passed) + at
-    w.api.request("gang", 4, None)
+    w.api.operator.request("gang", 4, None)
     w.run(runs_on(4))
-    w.api.request("gang", 2, None)
+    w.api.operator.request("gang", 2, None)
     w.run(runs_on(2))
     assert trains(w, 2)
     assert w.job("gang").launch == 1, "no pod that stays was touched"
@@ -368,22 +368,22 @@ def test_it_is_shown_as_one_job_with_each_of_its_pods() -> None:
     w = gang(2)
     w.machines.of("gang").cores = 1.5
     w.tick()
-    view = w.api.job("gang")
+    view = w.api.jobs.job("gang")
     assert (view["usage"]["cpu_cores"], view["iters_done"]) == (3.0, w.machines.pod("gang", 0).steps)
     assert [(pod["node"], pod["gpu_ids"], pod["trainer"]) for pod in view["pods"]] == [
         ("n1", ["gpu-0"], "running"),
         ("n1", ["gpu-1"], "running"),
     ]
-    w.api.cancel("gang")
+    w.api.operator.cancel("gang")
     w.run(lambda w: w.at_rest())
-    assert w.api.job("gang")["pods"] == []
+    assert w.api.jobs.job("gang")["pods"] == []
 
 
 def test_it_is_asked_for_a_checkpoint_in_each_of_its_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     w = gang(3)
     asked: list[str] = []
     monkeypatch.setattr(w.machines, "checkpoint", lambda url, *call: asked.append(url))
-    w.api.request("gang", None, "checkpoint")
+    w.api.operator.request("gang", None, "checkpoint")
     assert asked == [w.machines.pod("gang", k).url for k in range(3)]
 
 

@@ -70,7 +70,7 @@ def test_a_job_that_can_be_stopped_shrinks_around_a_sick_gpu_and_keeps_the_other
     assert world.job("one").gpu_ids == ("gpu-0", "gpu-2")
     assert (world.gpu("gpu-1").job, world.gpu("gpu-1").faulty, world.gpu("gpu-3").state) == (None, True, s.IDLE)
     assert world.broken() == [] and world.job("one").doc["preempts"] in (None, 0)
-    (why,) = [d for d in world.api.decisions("one", 10) if d["kind"] == "reshape"]
+    (why,) = [d for d in world.api.history.decisions("one", 10) if d["kind"] == "reshape"]
     assert why["sentence"] == "one goes from 4 to 2 GPUs on n1: 1 GPU of node n1 is faulty."
 
 

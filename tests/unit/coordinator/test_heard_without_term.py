@@ -32,7 +32,7 @@ def cannot_write(config: Any, monkeypatch: pytest.MonkeyPatch, iterations: int =
 
 
 def steps(w: World) -> int:
-    return int(w.c.api.job("one")["iters_done"])
+    return int(w.api.jobs.job("one")["iters_done"])
 
 
 def test_on_one_machine_reports_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_on_one_machine_reports_are_taken(monkeypatch: pytest.MonkeyPatch) -> No
     trainer = w.machines.present("one")
     assert trainer is not None and trainer.trains
     assert before < steps(w) and trainer.steps - steps(w) < 20
-    assert "not heard from" not in w.c.api.job("one")["message"]
+    assert "not heard from" not in w.api.jobs.job("one")["message"]
 
 
 @pytest.mark.parametrize("why", ["leases end trainings", "another coordinator acts"])

@@ -49,7 +49,7 @@ def test_a_job_waits_for_its_image_though_gpus_are_idle_and_starts_once_that_is_
     build(world, image_build={"image": "registry.example/trainings:1"})
     world.pass_time(5)
     assert message(world) == "one waits while its image registry.example/trainings:1 is built."
-    assert 'reshape_pending_jobs{reason="image"} 1.0' in world.api.metrics().decode()
+    assert 'reshape_pending_jobs{reason="image"} 1.0' in world.api.status.metrics().decode()
     build(world, image="registry.example/trainings:1", code="/code", image_build=None)
     world.run(lambda w: w.states() == {"one": s.COMPLETED})
 
@@ -79,7 +79,7 @@ def test_one_that_waits_for_another_job_too_says_that_first() -> None:
 
 def test_a_cancelled_one_ends_at_once() -> None:
     world = world_with()
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: w.states() == {"one": s.CANCELLED}, 10)
 
 
@@ -88,12 +88,12 @@ def test_where_no_repository_is_configured_or_no_image_used_the_refusal_names_wh
     world = world_with(config)
     assert world.job("one").doc["problems"] == [NOT_HERE]
     with pytest.raises(Rejected, match="no image was built on that"):
-        world.api.submit({"command": "train", "optional_num_gpus": [1], **BASED})
+        world.api.submissions.submit({"command": "train", "optional_num_gpus": [1], **BASED})
 
 
 def test_over_http_it_is_accepted_as_one_that_is_inserted() -> None:
     world = world_with()
-    assert world.api.submit({"command": "train", "optional_num_gpus": [1], **BASED})["state"] == s.SUBMITTED
+    assert world.api.submissions.submit({"command": "train", "optional_num_gpus": [1], **BASED})["state"] == s.SUBMITTED
 
 
 @pytest.mark.parametrize(

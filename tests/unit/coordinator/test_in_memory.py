@@ -13,7 +13,7 @@ from coordinator.model.records import JobRecord
 from coordinator.reconcile.actions import StartTrainer, StopTrainer
 from coordinator.reconcile.lifecycle import next_step
 from sidecar.protocol import Checkpoint, Heartbeat, Lost
-from tests.unit.coordinator.situations import job, mine, reshape_of, seen, start_of, world, written
+from tests.unit.coordinator.situations import job, mine, reshape_of, seen, start_of, waits, world, written
 
 OLD, COPY = Checkpoint("g1-s10", 10, 1), Checkpoint("g1-s20", 20, 1)
 GROWS = reshape_of(("a",), ("a", "b"))
@@ -75,11 +75,47 @@ def test_a_launch_that_is_lost_with_the_copy_is_a_fault_and_the_job_may_be_resha
     assert not resumption.rigid(JobRecord({**after.doc, **found}))
 
 
+def test_a_job_is_held_in_its_launch_until_the_disk_has_its_copy() -> None:
+    said = "OSError: [Errno 28] No space left on device"
+    copy = msgspec.to_builtins(COPY)
+    in_memory = seen("exited", 2, exit_code=1, exit_at=60.0, output_tail=said, in_memory=copy)
+    in_memory = msgspec.structs.replace(in_memory, checkpoint=OLD)
+    restart = {"kind": "restart", "from": ["a"], "to": ["a"], "generation": 2}
+    again = job(s.RESTARTING, "a", op=restart, generation=2, retries=3, iters_done=20, elastic=True)
+    kept = written(world(again, in_memory, mine("a")), "hold")
+    assert (kept["state"], kept.get("suspended"), kept["retries"]) == (s.RESTARTING, None, 0)
+    assert "it keeps its 1 GPU, until its disk has room for what it has saved in memory. Mend" in str(kept["message"])
+    held = JobRecord({**again.doc, **kept})
+    waits(world(held, in_memory, mine("a")), "held")
+    on_disk = msgspec.structs.replace(in_memory, checkpoint=COPY)
+    given_back = written(world(held, on_disk, mine("a")), "hold")
+    assert (given_back["state"], given_back["suspended"], given_back["held"]) == (s.SUBMITTED, True, kept["held"])
+    assert given_back["gpu_ids"] is None and given_back["checkpoint"]["name"] == COPY.name
+    resumed = JobRecord({**held.doc, "held": None})
+    assert written(world(resumed, in_memory, mine("a")), "grant")["generation"] == 3, "from memory, on a full disk"
+
+
 def test_one_that_does_not_go_on_where_it_was_stopped_is_found_out_all_the_same() -> None:
     changes = written(world(job(s.ADJUSTING, "a", op=GROWS), stopped(), mine("a", "b")), "grant")
     after = JobRecord({**job(s.ADJUSTING, "a", elastic=None, resumes="hook").doc, **changes})
     repeated = msgspec.structs.replace(seen(generation=2), lost=Lost(10, 0.0, 2))
     assert resumption.reported_loss(after, repeated)["lost"]["agreed"] is False
+
+
+@pytest.mark.parametrize(
+    ("verified", "agreed"),
+    [(None, True), (OLD, True), (Checkpoint("g2-s30", 30, 2), False), (Checkpoint("g3-s5", 5, 3), True)],
+)
+def test_a_copy_that_is_lost_with_its_holder_is_a_fault_unless_a_later_one_was_saved(
+    verified: Checkpoint | None, agreed: bool
+) -> None:
+    """The next trainer is of generation 3; it may have saved by itself before its loss is told."""
+    trains = job(s.RUNNING, "a", "b", generation=3, stopped_by_us=3, elastic=None, resumes="hook")
+    beat = seen(generation=3, in_memory=msgspec.to_builtins(COPY), copy_lost=msgspec.to_builtins(COPY))
+    told = msgspec.structs.replace(beat, checkpoint=verified, lost=Lost(10, 0.0, 3))
+    found = resumption.reported_loss(trains, told)
+    assert found["lost"]["agreed"] is agreed
+    assert resumption.rigid(JobRecord({**trains.doc, **found})) is not agreed
 
 
 @pytest.mark.parametrize(("unwritten", "checkpoint"), [(True, None), (False, OLD.name)])

@@ -7,12 +7,15 @@ import math
 from typing import Any
 
 import pytest
+from bson import Code
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.scheduling.intake import TEXTS, acceptance_fields, job_type, problems
+from coordinator.model.schema.field_types import alternatives, without_meta
+from coordinator.model.schema.job_fields import FIELDS as DECLARED
+from coordinator.scheduling.intake import acceptance_fields, job_type, problems
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import NODE, World
 
@@ -56,6 +59,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"command": "x" * 40_000}, "command is longer than 32768 characters"),
     ({"command": ["x"] * 5_000}, "command has more than 4096 parts"),
     ({"code": "../../etc"}, "code must not go up with `..`"),
+    ({"weight": 0}, "weight must be a number from 0.001 to 1000, not 0"),
+    ({"weight": 10**400}, "weight must be a number from 0.001 to 1000, not 1000"),
+    ({"weight": "5"}, "weight must be a number from 0.001 to 1000, not '5'"),
     ({"dataset": 7}, "dataset must be a text, not 7"),
     ({"dataset": "https://me:pw@host/x"}, "dataset must not hold a user or password"),
     ({"dataset": "https:///x"}, "dataset must be an address such as https://host/data.npz, or a path"),
@@ -201,11 +207,19 @@ def test_lists_of_anything_get_sentences(value: list[Any], field: str) -> None:
     assert all(0 < len(sentence) <= LONGEST for sentence in problems({**GOOD, field: value}))
 
 
-@pytest.mark.parametrize("field", [*TEXTS, "command", "optional_num_gpus", "job_id", "state", "env", "iterations"])
+TEXTS = sorted(name for name, field in DECLARED.items() if str in map(without_meta, alternatives(field.kind)))
+
+
+@pytest.mark.parametrize("field", [*TEXTS, "optional_num_gpus", "state", "env", "iterations"])
 def test_a_text_of_megabytes_is_refused_in_one_short_sentence(field: str) -> None:
     found = problems({**GOOD, "image": "a:1", field: "x" * MEGABYTES})
     assert len(found) == 1
     assert len(found[0]) <= LONGEST
+
+
+def test_a_pattern_of_a_kind_that_only_mongodb_has_is_refused() -> None:
+    (sentence,) = problems({**GOOD, "progress_pattern": Code(r"(?P<iteration>\d+)")})
+    assert sentence.startswith("progress_pattern is no regular expression")
 
 
 def test_a_pattern_with_a_name_of_many_letters_is_refused_in_a_short_sentence() -> None:
@@ -239,9 +253,9 @@ def test_a_document_that_brings_fields_of_ours_starts_as_if_it_had_not_and_chang
     world.submit("two", [1, 2], Behaviour(iterations=20), wanted=1, wish_id=decision, **FORGED)
     world.tick()
     two = world.job("two")
-    assert (two.wanted, two.retry_ts, two.retries, two.doc["wish_id"], two.doc["checkpoint"]) == (
+    assert (two.wanted, two.doc["retry_ts"], two.retries, two.doc["wish_id"], two.doc["checkpoint"]) == (
         None,
-        0,
+        None,
         0,
         None,
         None,

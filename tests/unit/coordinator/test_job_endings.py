@@ -27,7 +27,7 @@ def test_a_job_that_the_cluster_ended_says_why_and_not_that_its_user_did() -> No
     why = "its pod was evicted from node node-a: Eviction API; its Volcano Job was terminated for that"
     world.users.update("jobs", "one", {}, {"cancel": True, "cancel_reason": why})
     world.run(lambda w: w.at_rest(), 60)
-    assert (world.job("one").state, world.api.job("one")["message"]) == (s.CANCELLED, why)
+    assert (world.job("one").state, world.api.jobs.job("one")["message"]) == (s.CANCELLED, why)
 
 
 def test_a_job_of_unknown_length_that_saves_and_ends_with_0_when_asked_goes_on_with_its_new_shape() -> None:
@@ -35,7 +35,7 @@ def test_a_job_of_unknown_length_that_saves_and_ends_with_0_when_asked_goes_on_w
     world = World.training([1, 2, 4], behaviour, iterations=None)
     before = len(world.job("one").gpu_ids)
     wanted = {4: 2, 2: 1, 1: 2}[before]
-    world.api.request("one", wanted, None)
+    world.api.operator.request("one", wanted, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == wanted and w.states()["one"] == s.RUNNING, 60)
     (launch,) = world.machines.launches.values()
     assert (len(launch.status.gpu_ids), launch.status.trainer) == (wanted, "running")

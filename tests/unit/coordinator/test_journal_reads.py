@@ -85,12 +85,12 @@ def test_it_says_the_same_as_one_that_read_all(seed: int, monkeypatch: pytest.Mo
     world.submit("last", [2], Behaviour(iterations=10**6))
     world.run(lambda w: w.states()["last"] == s.RUNNING)
     for within_s in (0.0, 20.0, WINDOW_S, 2 * WINDOW_S, 50 * WINDOW_S):
-        found = world.api.journal(within_s)
-        listed = [view["job_id"] for view in world.api.jobs(False, within_s)]
+        found = world.api.simulations.journal(within_s)
+        listed = [view["job_id"] for view in world.api.jobs.list_jobs(False, within_s)]
         with reading_all(monkeypatch):
-            assert found == world.api.journal(within_s)
-            assert listed == [view["job_id"] for view in world.api.jobs(False, within_s)]
-    assert any(came["gpu_s"] > 0 for came in world.api.journal(0.0)["came"].values())
+            assert found == world.api.simulations.journal(within_s)
+            assert listed == [view["job_id"] for view in world.api.jobs.list_jobs(False, within_s)]
+    assert any(came["gpu_s"] > 0 for came in world.api.simulations.journal(0.0)["came"].values())
 
 
 def test_a_long_history_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +109,8 @@ def test_a_long_history_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world.run(lambda w: w.states()["new"] == s.RUNNING)
     world.c.event_log.flush()
     store.read = 0
-    assert set(world.api.journal(WINDOW_S)["came"]) >= {"new"}
+    assert set(world.api.simulations.journal(WINDOW_S)["came"]) >= {"new"}
     assert store.read < 1_200, "two pages of events at most"
     store.read = 0
-    assert world.api.jobs(False, WINDOW_S)
+    assert world.api.jobs.list_jobs(False, WINDOW_S)
     assert store.read < 100

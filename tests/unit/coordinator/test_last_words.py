@@ -26,6 +26,24 @@ def test_the_last_line_that_says_something_is_quoted(output: str, line: str) -> 
     assert last_words(output) == line
 
 
+TABLE = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_20:33:17
+  host      : localhost
+  rank      : 3 (local_rank: 1)
+  exitcode  : -9 (pid: 2648)
+  error_file: <N/A>
+  traceback : {}
+============================================================
+"""
+
+
+def test_of_a_table_of_torchrun_the_process_that_failed_first_is_told() -> None:
+    told = last_words(TABLE.format("To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"))
+    assert told == "of torchrun's processes, rank 3 ended first, with -9: see what it printed"
+    assert last_words(TABLE.format("Signal 9 (SIGKILL) received by PID 2648")).endswith("SIGKILL) received by PID 2648")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

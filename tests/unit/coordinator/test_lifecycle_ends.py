@@ -316,6 +316,13 @@ def test_one_that_is_waited_for_until_it_has_saved_is_waited_for_no_longer_once_
     waits(world(victim(cancel=True), hurried, BOOKED), "saving")
 
 
+def test_a_cancelled_job_is_stopped_though_a_call_of_the_driver_that_freezes_it_hangs() -> None:
+    calls = seen("stopping", generation=1, verb="start", freezes=True)
+    assert next_step(world(running(cancel=True), calls, BOOKED)) == StopTrainer(2, wait=False)
+    stopped = seen("stopping", generation=2, verb="stop", freezes=True, stop_at=1.0)
+    waits(world(running(cancel=True), stopped, BOOKED), "saving")
+
+
 def test_only_an_operator_who_agreed_to_the_loss_does_not_wait_for_a_save() -> None:
     for agreed in (False, True):
         op = reshape_of(("a", "b"), ("a",), forced=agreed)

@@ -95,7 +95,7 @@ def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypat
     world = World()
     world.submit("one", [1, 2, 4], Behaviour(iterations=100))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     real = loop_module.decide
 
     def slowly(*given: Any) -> Any:
@@ -208,7 +208,7 @@ def test_what_a_sidecar_refuses_for_good_is_shown_on_the_job(monkeypatch: pytest
 
     monkeypatch.setattr(world.c.reconciler, "reconcile", refuse)
     world.c._reconcile(job_id)
-    assert world.api.job(job_id)["message"] == "the sidecar refused: no such GPU"
+    assert world.api.jobs.job(job_id)["message"] == "the sidecar refused: no such GPU"
 
 
 def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
@@ -218,7 +218,7 @@ def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
     world.submit("two", [1], Behaviour(iterations=5))
     world.run(lambda w: "two" in w.c.loop._holds._told, 60)
     world.c.telemetry.reshaped_at["two"] = 0.0
-    world.api.cancel("two")
+    world.api.operator.cancel("two")
     world.run(lambda w: "two" not in w.c.cache.jobs(), 60)
     world.tick()
     assert ("two" in world.c.loop._holds._told, "two" in world.c.telemetry.reshaped_at) == (False, False)

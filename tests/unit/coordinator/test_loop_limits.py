@@ -47,7 +47,9 @@ def answer(world: World) -> tuple[float | None, float]:
     assert launch is not None
     raw = msgspec.json.encode(launch.heartbeat(world.machines.of("one")))
     signature = sign(launch_key(MASTER, job.uid, launch.number), "POST", "/v1/heartbeats", raw)
-    reply = msgspec.json.decode(world.api.heartbeat("one", launch.number, raw, signature)[0], type=HeartbeatReply)
+    reply = msgspec.json.decode(
+        world.api.messages.heartbeat("one", launch.number, raw, signature)[0], type=HeartbeatReply
+    )
     return reply.limit, reply.limit_s
 
 
@@ -70,7 +72,7 @@ def test_a_limit_is_no_operation_and_is_told_with_the_answer_to_the_next_heartbe
     after = world.job("one")
     assert (after.state, after.generation, after.operation) == (s.RUNNING, before.generation, None)
     assert told(world, "limited") == [("limited", 0.5)]
-    kept = world.api.decision("one-limit-1")
+    kept = world.api.history.decision("one-limit-1")
     assert (kept["kind"], kept["cores"], kept["node"], kept["sentence"]) == ("limit", 0.5, "c", WHY.sentence)
 
 
@@ -123,7 +125,7 @@ def test_a_job_that_cannot_be_limited_is_one_only_as_long_as_that_launch_lives()
     world.decide()
     assert world.job("one").unlimitable == "class BestEffort"
     assert JobRecord({**world.job("one").doc, "launch": job.launch + 1}).unlimitable is None
-    assert world.api.job("one")["unlimitable"] == "class BestEffort"
+    assert world.api.jobs.job("one")["unlimitable"] == "class BestEffort"
 
 
 def test_noise_moves_a_limit_without_an_event_until_it_has_come_far_from_what_was_told() -> None:
@@ -164,6 +166,19 @@ def test_whoever_is_stopped_saves_without_a_limit_and_has_none_afterwards(leaves
     assert answer(world) == (None, 0.0), "from the moment on at which it was decided"
     world.run(lambda w: w.job("one").operation is None and (w.job("one").node, w.states()["one"]) != ("c", s.RUNNING))
     assert world.job("one").doc["cpu_limit"] is None
+
+
+@pytest.mark.parametrize("ahead_s", [3_600.0, -3_600.0, 40 * 86_400.0])
+def test_a_limit_lasts_as_long_as_it_was_decided_whatever_the_clock_is_set_to(ahead_s: float) -> None:
+    world = running()
+    world.order(limit(0.5, 100.0))
+    world.clock.ahead_s = ahead_s
+    world.pass_time(50.0)
+    cores, left_s = answer(world)
+    assert (cores, left_s) == (0.5, pytest.approx(50.0, abs=5.0))
+    world.boot()
+    world.pass_time(60.0)
+    assert answer(world) == (None, 0.0)
 
 
 def test_a_training_that_ends_or_is_started_again_loses_its_limit() -> None:
@@ -233,7 +248,7 @@ def test_who_comes_and_goes_is_seen_at_once_however_long_the_interval() -> None:
     came = seconds_until(world, lambda: world.states()["two"] == s.RUNNING)
     assert seconds_until(world, lambda: answer(world)[0] == 0.5) <= 1.0, came
     world.c.telemetry.progress._pace["c"] = replace(world.c.telemetry.progress._pace["c"], due_s=1e9)
-    world.api.cancel("two")
+    world.api.operator.cancel("two")
     seconds_until(world, lambda: world.states()["two"] == s.CANCELLED)
     assert seconds_until(world, lambda: answer(world)[0] is None) <= 1.0
 
@@ -278,5 +293,5 @@ def test_what_a_job_is_held_to_is_shown_as_its_sidecar_says() -> None:
     said = launch.heartbeat(world.machines.of("one"))
     said.usage.limit, said.usage.limited_by = 0.5, "stop and go"
     world.c.telemetry.reports.take(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
-    usage = world.api.job("one")["usage"]
+    usage = world.api.jobs.job("one")["usage"]
     assert (usage["cpu_cores"], usage["cpu_limit"], usage["limited_by"]) == (1.0, 0.5, "stop and go")

@@ -118,7 +118,7 @@ def test_a_deadline_that_cannot_hold_is_told_once_with_the_smallest_that_would()
     (warning,) = world.job("late").doc["warnings"]
     assert "cannot hold its deadline of 3600 s" in warning and "6857.2 s" in warning
     assert world.job("fine").doc["warnings"] == []
-    assert world.api.job("late")["warnings"] == [warning]
+    assert world.api.jobs.job("late")["warnings"] == [warning]
 
 
 def test_without_the_deadline_system_nobody_judges_a_deadline() -> None:
@@ -177,7 +177,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
         return done >= until or world.states()["one"] == s.COMPLETED
 
     world.run(lambda w: trains(40))
-    left = world.api.job("one")["iterations_left"]
+    left = world.api.jobs.job("one")["iterations_left"]
     assert 100 < left < 180
     world.run(lambda w: trains(400))
     assert world.job("one").doc["value"] >= 0.9
@@ -187,6 +187,6 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
     world.submit("two", [1], Behaviour(iterations=400), job_type="t", target_top5=0.9)
     world.tick()
     world.tick()
-    view = world.api.job("two")
+    view = world.api.jobs.job("two")
     assert not view["length_unsure"]
     assert view["iterations_left"] == pytest.approx(180, rel=0.15)

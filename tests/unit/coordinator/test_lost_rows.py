@@ -23,13 +23,13 @@ def test_an_older_document_put_back_alone_gives_way_to_what_is_known(kind: Calla
     world = three(kind())
     old = world.users.get("jobs", "one")
     assert old is not None
-    world.api.request("one", 1, None, True)
+    world.api.operator.request("one", 1, None, True)
     world.run(lambda w: w.job("one").gpu_ids != tuple(old["gpu_ids"]) and w.states()["one"] == s.RUNNING)
     before, done = books(world), effects(world)
     world.users.put("jobs", old)
     world.pass_time(5)
     assert books(world) == before and effects(world) == done and not world.c.elector.rewound
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(lambda w: w.states()["one"] == s.CANCELLED and not w.machines.launches["one", 1].alive)
     assert set(world.states().values()) == {s.RUNNING, s.CANCELLED}
 

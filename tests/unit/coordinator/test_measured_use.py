@@ -178,16 +178,16 @@ def test_a_job_says_where_its_use_is_from_and_its_speed_counts_the_cores_that_we
     world.c.telemetry.measured = MeasuredUse(world.clock, watching, world.c.telemetry.nodes.others)
     world.submit("one", [0], Behaviour(iterations=1_000, cores=2.0))
     world.run(lambda world: world.job("one").state == s.RUNNING)
-    assert world.api.job("one")["usage"]["used_from"] == "heartbeats"
+    assert world.api.jobs.job("one")["usage"]["used_from"] == "heartbeats"
     job = world.job("one")
     watching.answer = MeasuredNow({"c": (1.0, 0.0)}, {(job.uid, job.launch): Usage(cpu_cores=3.25)})
 
     def measured(world: World) -> bool:
         world.c.telemetry.measured.look()
-        return bool(world.api.job("one")["usage"]["used_from"] == "prometheus")
+        return bool(world.api.jobs.job("one")["usage"]["used_from"] == "prometheus")
 
     world.run(measured)
-    assert world.api.job("one")["usage"]["cpu_cores"] == 3.25
+    assert world.api.jobs.job("one")["usage"]["cpu_cores"] == 3.25
     world.run(lambda world: (world.c.loop.present()[0].job["one"].share or 0) > 2.0, limit_s=40.0)
-    (node,) = [each for each in world.api.nodes() if each["node"] == "c"]
+    (node,) = [each for each in world.api.fleet.nodes() if each["node"] == "c"]
     assert (node["others_cores"], node["others_from"]) == (1.0, "prometheus")

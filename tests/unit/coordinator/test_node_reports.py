@@ -36,16 +36,16 @@ class Agents:
 
     def say(self, node: str, raw: bytes, key: bytes = KEY) -> NodeReply:
         path = f"/v1/nodes/{node}"
-        body, signature = self.world.api.node_reported(node, path, raw, sign(key, "POST", path, raw))
+        body, signature = self.world.api.messages.node_reported(node, path, raw, sign(key, "POST", path, raw))
         assert signature == sign(key, "REPLY", path, body)
-        self.world.c._register_nodes()
+        self.world.c.inventory.register_nodes()
         return msgspec.json.decode(body, type=NodeReply)
 
     def known(self) -> dict[str, tuple[str, str]]:
         return {doc["_id"]: (doc["node"], doc["state"]) for doc in self.world.users.list("gpus")}
 
     def heard(self) -> dict[str, bool]:
-        return {node["node"]: node["heard"] for node in self.world.api.nodes()}
+        return {node["node"]: node["heard"] for node in self.world.api.fleet.nodes()}
 
     def pass_by(self, seconds: float, *reporting: str) -> None:
         for _ in range(int(seconds)):
@@ -200,7 +200,7 @@ def test_a_node_that_is_silent_for_a_day_is_forgotten_unless_a_job_has_its_gpus(
     agents.world.tick()
     agents.world.users.update("gpus", "n3-0", {}, {"job_id": "one", "held_by": "one", "state": s.IN_USE})
     agents.world.tick(GONE_S + 1)
-    agents.world.c._forget_nodes()
+    agents.world.c.inventory.forget_nodes(agents.world.c.loop.inputs.nodes)
     agents.world.tick()
     assert agents.heard() == {"n1": True, "n3": False}
     agents.report("n2", boot="another")
@@ -218,9 +218,9 @@ def test_what_an_agent_measured_is_in_the_next_snapshot_and_in_no_store(agents: 
     agents.report("n2", cpu_use=0.75, memory_use=0.25)
     agents.world.c.loop.tick(read=False)
     assert agents.world.store.writes == writes
-    (view,) = [node for node in agents.world.api.nodes() if node["node"] == "n2"]
+    (view,) = [node for node in agents.world.api.fleet.nodes() if node["node"] == "n2"]
     assert (view["cpu_use"], view["memory_use"]) == (0.75, 0.25)
-    text = agents.world.api.metrics().decode()
+    text = agents.world.api.status.metrics().decode()
     assert 'reshape_node_use_ratio{node="n2",resource="cpu"} 0.75' in text
     for share in (-0.1, 1.1):
         with pytest.raises(Rejected, match="shares from 0 to 1"):
@@ -230,7 +230,7 @@ def test_what_an_agent_measured_is_in_the_next_snapshot_and_in_no_store(agents: 
 def test_the_use_of_a_silent_node_is_not_believed_any_more(agents: Agents) -> None:
     agents.report("n2", cpu_use=0.5)
     agents.pass_by(AWAY_S + 1)
-    (view,) = [node for node in agents.world.api.nodes() if node["node"] == "n2"]
+    (view,) = [node for node in agents.world.api.fleet.nodes() if node["node"] == "n2"]
     assert (view["cpu_use"], view["heard"], view["told"]) == (0.0, False, None)
 
 
@@ -240,10 +240,10 @@ def test_an_agent_is_told_its_jobs_and_says_them_again_and_what_it_says_changes_
     agents.pass_by(10, "n2")
     reply = agents.report("n2", [], jobs=NodeJobs(7, 1, 2, 3))
     assert reply.jobs == NodeJobs(1, 1, 0, 0)
-    (view,) = [node for node in agents.world.api.nodes() if node["node"] == "n2"]
+    (view,) = [node for node in agents.world.api.fleet.nodes() if node["node"] == "n2"]
     assert (view["jobs"], view["categories"], view["score"]) == (1, {"PC": 1, "WC": 0, "CC": 0}, 2.0)
     assert view["told"] == {"jobs": 7, "PC": 1, "WC": 2, "CC": 3}
-    assert 'reshape_node_jobs{category="PC",node="n2"} 1.0' in agents.world.api.metrics().decode()
+    assert 'reshape_node_jobs{category="PC",node="n2"} 1.0' in agents.world.api.status.metrics().decode()
 
 
 def test_whether_a_node_takes_pods_outlives_its_agents_reports(agents: Agents) -> None:
@@ -252,7 +252,7 @@ def test_whether_a_node_takes_pods_outlives_its_agents_reports(agents: Agents) -
     agents.report("n2", gpus("n2", 1))
     agents.world.submit("one", [1])
     agents.pass_by(3, "n2")
-    (view,) = [node for node in agents.world.api.nodes() if node["node"] == "n2"]
+    (view,) = [node for node in agents.world.api.fleet.nodes() if node["node"] == "n2"]
     assert not view["schedulable"] and agents.world.states()["one"] == s.SUBMITTED
     agents.world.users.update("nodes", "n2", {}, {"schedulable": True})
     agents.pass_by(3, "n2")
@@ -305,3 +305,18 @@ def _gpu(store: MemoryStore) -> dict[str, Any]:
     doc = store.get("gpus", "a")
     assert doc is not None
     return doc
+
+
+def test_an_agent_of_another_version_of_the_protocol_is_said_once(
+    agents: Agents, caplog: pytest.LogCaptureFixture
+) -> None:
+    agents.report()
+    assert "protocol" not in caplog.text
+    for _ in range(3):
+        agents.report(version=2)
+    agents.report("n3", version=0)
+    said = [record.getMessage() for record in caplog.records if "protocol" in record.getMessage()]
+    assert len(said) == 2
+    assert said[0].startswith("Node agents report by version 2 of the protocol, and this coordinator knows version 1")
+    assert "this coordinator is older than they" in said[0]
+    assert "they are older than this coordinator" in said[1]

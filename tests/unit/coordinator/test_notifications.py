@@ -86,7 +86,7 @@ def test_a_failure_says_why_and_a_cancellation_is_an_end() -> None:
     world.submit("one", [1], Behaviour(iterations=20, exits=[1] * 9, exit_note="no such data"))
     world.submit("two", [1], Behaviour(iterations=10**6))
     world.run(lambda w: w.states() == {"one": s.FAILED, "two": s.RUNNING}, 300)
-    world.api.cancel("two")
+    world.api.operator.cancel("two")
     world.run(lambda w: w.at_rest(), 300)
     world.c.notifier.tell_due()
     said = {about["job_id"]: about["text"] for _, about in told.sent}
@@ -184,8 +184,13 @@ def test_no_secret_of_a_webhook_is_shown_or_logged(caplog: pytest.LogCaptureFixt
     Told(world, Transient("it answers with 503"), Fatal("no"))
     ended(world, notify=HOOK)
     world.c.notifier.tell_due()
-    shown = [world.api.job("one"), world.api.jobs(True), world.c.event_log.after(0, 5_000), world.api.policy()]
-    assert world.api.job("one")["notify"] == "chat.example.org"
+    shown = [
+        world.api.jobs.job("one"),
+        world.api.jobs.list_jobs(True),
+        world.c.event_log.after(0, 5_000),
+        world.api.fleet.policy(),
+    ]
+    assert world.api.jobs.job("one")["notify"] == "chat.example.org"
     assert SECRET not in json.dumps(shown, default=str)
     assert SECRET not in caplog.text
     assert SECRET not in repr(world.config)

@@ -99,17 +99,17 @@ def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_r
     world.c.telemetry.nodes.others.take("c", 1.0, 0.0, "processes", {"cpu_use": 0.25, "memory_use": 0.125})
     world.submit("wide", [0], resources={"cores": 4})
     world.tick()
-    view = world.api.job("wide")
+    view = world.api.jobs.job("wide")
     assert view["state"] == "submitted"
     assert "it has not enough cores or memory left (other processes use 1 of its cores and 0.0 GiB)" in view["message"]
-    (node,) = [each for each in world.api.nodes() if each["node"] == "c"]
+    (node,) = [each for each in world.api.fleet.nodes() if each["node"] == "c"]
     assert (node["cores"], node["others_cores"], node["others_from"]) == (4.0, 1.0, "processes")
     assert (node["cpu_use"], node["memory_use"]) == (0.25, 0.125), "R(w, t)"
     assert world.c.loop.present()[0].capacity["cores"] == 3.0, "and the Diagnoser sees it"
     for _ in range(60):
         world.clock.time += BEAT_S
         world.c.telemetry.nodes.others.take("c", 0.0, 0.0, "processes")
-    world.run(lambda world: world.api.job("wide")["state"] != "submitted")
+    world.run(lambda world: world.api.jobs.job("wide")["state"] != "submitted")
 
 
 def test_a_job_that_trains_is_left_alone_whatever_others_begin_to_use_and_newcomers_wait() -> None:
@@ -127,4 +127,4 @@ def test_a_job_that_trains_is_left_alone_whatever_others_begin_to_use_and_newcom
     world.submit("late", [0], resources={"cores": 1})
     for _ in range(5):
         world.tick(BEAT_S)
-    assert "it has not enough cores or memory left" in world.api.job("late")["message"]
+    assert "it has not enough cores or memory left" in world.api.jobs.job("late")["message"]

@@ -41,7 +41,7 @@ def test_a_removal_that_could_not_be_asked_for_is_asked_for_again() -> None:
     w.submit("one", [1], Behaviour(iterations=300))
     w.run(lambda w: w.job("one").state == s.RUNNING)
     w.machines.remove = fails_once(w.machines.remove)  # type: ignore[method-assign]
-    w.api.cancel("one")
+    w.api.operator.cancel("one")
     w.run(lambda w: w.at_rest())
     assert w.machines.launches["one", 1].removal_asked
 

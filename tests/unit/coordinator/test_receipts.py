@@ -28,20 +28,20 @@ def shrunk() -> World:
 
 def by_kind(world: World, job: str, kind: str) -> dict[str, Any]:
     """The newest decision of a kind about a job."""
-    found: dict[str, Any] = next(d for d in world.api.decisions(job, 99) if d["kind"] == kind)
+    found: dict[str, Any] = next(d for d in world.api.history.decisions(job, 99) if d["kind"] == kind)
     return found
 
 
 def test_a_running_job_says_by_which_decision_it_has_its_gpus(shrunk: World) -> None:
     taken = by_kind(shrunk, "two", "start")["sentence"]
     for job in ("one", "two"):
-        view = shrunk.api.job(job)
+        view = shrunk.api.jobs.job(job)
         assert (view["because"], view["receipt"]) == (taken, None)
         assert f"because:     {taken}" in render.job(view)
     shrunk.run(lambda w: w.states()["two"] == s.COMPLETED and w.states()["one"] == s.RUNNING)
     shrunk.run(lambda w: w.job("one").doc["reshapes"] == 2)
-    assert shrunk.api.job("one")["because"] == by_kind(shrunk, "one", "reshape")["sentence"]
-    assert "grows from 2 to 4" in shrunk.api.job("one")["because"]
+    assert shrunk.api.jobs.job("one")["because"] == by_kind(shrunk, "one", "reshape")["sentence"]
+    assert "grows from 2 to 4" in shrunk.api.jobs.job("one")["because"]
 
 
 def test_one_that_is_being_changed_says_by_which_decision() -> None:
@@ -49,7 +49,7 @@ def test_one_that_is_being_changed_says_by_which_decision() -> None:
     world.submit("two", [2])
     world.tick()
     assert world.states()["one"] == s.ADJUSTING
-    assert "from one, which goes from 4 to 2" in world.api.job("one")["because"]
+    assert "from one, which goes from 4 to 2" in world.api.jobs.job("one")["because"]
 
 
 def test_the_standstill_of_a_victim_stands_beside_the_predicted_one(shrunk: World) -> None:
@@ -112,9 +112,9 @@ def test_after_its_end_the_receipt_says_what_was_predicted_and_what_came(shrunk:
     assert made["job_s"] == {"predicted": start["candidates"][0]["job_s"], "real": two.finish_ts - start["at"]}
     last = max(shrunk.job(name).finish_ts for name in ("one", "two"))
     assert made["makespan_s"] == {"predicted": start["candidates"][0]["makespan_s"], "real": last - start["at"]}
-    assert shrunk.api.decision(start["decision_id"])["receipt"] == made
+    assert shrunk.api.history.decision(start["decision_id"])["receipt"] == made
     assert made["sentence"] in render.decision(start)
-    view = shrunk.api.job("two")
+    view = shrunk.api.jobs.job("two")
     assert (view["because"], view["receipt"]) == (None, made)
     assert made["sentence"] in render.job(view)
 

@@ -97,7 +97,7 @@ def test_of_an_older_copy_that_was_written_to_all_is_read_also_what_is_older_tha
     world.submit("waits", [8])
     world.pass_time(3)
     tables, changes = deepcopy(world.users._tables), dict(world.users._changes)
-    world.api.cancel("waits")
+    world.api.operator.cancel("waits")
     world.users.update("speed_profiles", "mnist|1", {}, {"seconds_per_iteration": 3.0})
     world.run(lambda w: w.states()["waits"] == s.CANCELLED and "waits" not in w.c.cache.jobs())
     world.pass_time(world.config.term_s)
@@ -215,7 +215,7 @@ def test_the_last_report_of_a_launch_that_was_waited_out_claims_no_gpu(monkeypat
     world = World.training([4])
     monkeypatch.setattr(world.machines, "recall", lambda jobs: Evidence())
     world.machines.of("one").partitioned = True
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.pass_time(2 * SHORT.wait_out_s)
     world.submit("two", [4], Behaviour(iterations=4_000))
     world.run(lambda w: w.states()["two"] == s.RUNNING)

@@ -35,7 +35,7 @@ def beat(training: World, **more: Any) -> tuple[str, int, bytes, str]:
 
 def test_a_heartbeat_renews_the_lease_and_its_answer_is_signed(training: World) -> None:
     job = training.job("one")
-    body, signature = training.api.heartbeat(*beat(training))
+    body, signature = training.api.messages.heartbeat(*beat(training))
     assert signature == sign(launch_key(MASTER, job.uid, job.launch), "REPLY", "/v1/heartbeats", body)
     reply = msgspec.json.decode(body, type=HeartbeatReply)
     assert (reply.known, reply.lease_s, reply.grace_s) == (True, training.config.lease_s, training.config.grace_s)
@@ -47,21 +47,21 @@ def test_nobody_is_told_more_than_that_he_is_not_known(training: World) -> None:
     for call in [(job, launch, raw, "x"), (job, launch + 1, raw, signature), ("two", launch, raw, signature),
                  (job, launch, raw + b" ", signature)]:  # fmt: skip
         with pytest.raises(Unauthorized) as refusal:
-            training.api.heartbeat(*call)
+            training.api.messages.heartbeat(*call)
         answers.add(str(refusal.value))
     assert len(answers) == 1
 
 
 def test_a_heartbeat_for_another_job_than_it_is_signed_for_is_refused(training: World) -> None:
     with pytest.raises(Rejected, match="The heartbeat is for another job or launch than its headers say"):
-        training.api.heartbeat(*beat(training, job_id="two"))
+        training.api.messages.heartbeat(*beat(training, job_id="two"))
 
 
 def test_a_coordinator_that_does_not_lead_renews_no_lease(training: World) -> None:
     call = beat(training)
     training.c.elector.resign()
     with pytest.raises(Transient):
-        training.api.heartbeat(*call)
+        training.api.messages.heartbeat(*call)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e300])
@@ -69,7 +69,7 @@ def test_a_speed_that_cannot_be_true_is_not_learned_and_breaks_nothing(training:
     rows = training.store.list("speed_profiles")
     for seq in (10**6, 10**6 + 1):
         progress = Progress(iterations=500, seconds_per_iteration=seconds)
-        training.api.heartbeat(*beat(training, seq=seq, progress=progress))
+        training.api.messages.heartbeat(*beat(training, seq=seq, progress=progress))
     training.c.telemetry.estimator.flush()
     learned = [row for row in training.store.list("speed_profiles") if row not in rows]
     assert all(row["seconds_per_iteration"] != seconds for row in learned)
@@ -79,13 +79,13 @@ def test_a_wish_that_was_told_the_sidecar_is_carried_out(training: World) -> Non
     job = training.job("one")
     key = launch_key(MASTER, job.uid, job.launch)
     raw = msgspec.json.encode(OperatorRequest(job_id="one", launch=job.launch, seq=1, gpus=2))
-    body, signature = training.api.take_request("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
+    body, signature = training.api.messages.take_request("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
     assert signature == sign(key, "REPLY", "/v1/wishes", body)
     wish = msgspec.json.decode(body)["decision_id"]
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2)
-    assert training.api.decision(wish)["num_gpus"] == 2
+    assert training.api.history.decision(wish)["num_gpus"] == 2
     with pytest.raises(Unauthorized):
-        training.api.take_request("one", job.launch, raw, sign(key, "POST", "/v1/heartbeats", raw))
+        training.api.messages.take_request("one", job.launch, raw, sign(key, "POST", "/v1/heartbeats", raw))
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[]", b'{"job_id": 3}'])
@@ -93,14 +93,14 @@ def test_a_signed_message_that_cannot_be_read_is_refused_in_a_sentence(training:
     job = training.job("one")
     signature = sign(launch_key(MASTER, job.uid, job.launch), "POST", "/v1/heartbeats", raw)
     with pytest.raises(Rejected, match="The message cannot be read"):
-        training.api.heartbeat("one", job.launch, raw, signature)
+        training.api.messages.heartbeat("one", job.launch, raw, signature)
 
 
 def test_a_cpu_limit_is_told_with_what_is_left_of_it_and_not_when_it_is_over(training: World) -> None:
     now = training.c.clock.wall()
     for until, told in [(now + 60.0, (0.5, 60.0)), (now - 1.0, (None, 0.0))]:
         training.c.cache.write_job(training.job("one"), {"cpu_limit": 0.5, "limit_ts": until}, "limit")
-        body, _ = training.api.heartbeat(*beat(training))
+        body, _ = training.api.messages.heartbeat(*beat(training))
         reply = msgspec.json.decode(body, type=HeartbeatReply)
         assert (reply.limit, pytest.approx(reply.limit_s)) == told
 
@@ -110,14 +110,14 @@ def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> 
         job = training.job(job_id)
         raw = msgspec.json.encode(OperatorRequest(job_id=job_id, launch=job.launch, seq=1, gpus=1))
         key = launch_key(MASTER, job.uid, job.launch)
-        training.api.take_request(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
+        training.api.messages.take_request(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
 
     wish("one")
-    training.api.cancel("one")
+    training.api.operator.cancel("one")
     training.submit("two", [1], Behaviour(iterations=4_000))
     training.run(lambda w: w.states() == {"one": s.CANCELLED, "two": s.RUNNING} and "one" not in w.c.cache.jobs())
     wish("two")
-    assert [job_id for job_id, _ in training.api._messages._request_seq] == ["two"]
+    assert [job_id for job_id, _ in training.api.messages._request_seq] == ["two"]
 
 
 def test_signatures_are_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from coordinator.api.slaml_requests import KEPT
 from coordinator.errors import Conflict, Rejected
 from coordinator.model import states as s
-from coordinator.scheduling.slaml.slaml_requests import KEPT
+from coordinator.scheduling.slaml.slaml_fields import MOST_TASKS
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 
+ROOT = Path(__file__).parents[3]
 Doc = dict[str, Any]
 ALONE = replace(SHORT, many_pods=False)
 ID = "slaml.default.mnist"
@@ -39,7 +43,7 @@ def world() -> World:
 
 
 def only(world: World) -> Doc:
-    (found,) = world.api.slamls()
+    (found,) = world.api.slamls.all()
     return found
 
 
@@ -47,7 +51,7 @@ def test_its_tasks_run_one_after_another_and_it_is_told_how_it_stands() -> None:
     w = world()
     for name in ("one", "two"):
         w.machines.behaviour[f"default.mnist.{name}.0"] = Behaviour(iterations=5)
-    asked = w.api.apply_slaml(slaml())
+    asked = w.api.slamls.apply(slaml())
     assert (asked["slaml"], asked["state"], asked["target_s"]) == (ID, "Submitted", 600.0)
     w.tick(), w.tick()
     assert (only(w)["expected_s"], only(w)["progress"]) == (80.0, "0/2")
@@ -58,10 +62,10 @@ def test_its_tasks_run_one_after_another_and_it_is_told_how_it_stands() -> None:
 
 def test_one_that_cannot_hold_is_refused_and_applied_again_with_the_target_that_it_was_told() -> None:
     w = world()
-    w.api.apply_slaml(slaml(target=50))
+    w.api.slamls.apply(slaml(target=50))
     w.tick()
     assert (only(w)["state"], only(w)["minimum_target_s"], w.states()) == ("Refused", 77, {})
-    w.api.apply_slaml(slaml(target=77))
+    w.api.slamls.apply(slaml(target=77))
     w.tick(), w.tick()
     assert only(w)["state"] in ("Queued", "Running") and len(w.states()) == 2
 
@@ -69,22 +73,22 @@ def test_one_that_cannot_hold_is_refused_and_applied_again_with_the_target_that_
 def test_one_that_has_ended_makes_room_for_another_of_its_name() -> None:
     w = world()
     w.machines.behaviour["default.mnist.one.0"] = Behaviour(iterations=5)
-    w.api.apply_slaml(slaml(task("one")))
+    w.api.slamls.apply(slaml(task("one")))
     w.run(lambda w: only(w)["state"] == "Completed", 200)
-    w.api.apply_slaml(slaml(task("one")))
+    w.api.slamls.apply(slaml(task("one")))
     w.run(lambda w: only(w)["state"] == "Running", 200)
     assert len(w.store.list("jobs")) == 2
 
 
 def test_a_deleted_one_is_gone_and_its_jobs_are_cancelled() -> None:
     w = world()
-    w.api.apply_slaml(slaml())
+    w.api.slamls.apply(slaml())
     w.run(lambda w: w.states().get("default.mnist.one.0") == s.RUNNING, 60)
-    assert w.api.delete_slaml(ID)["slaml"] == ID
+    assert w.api.slamls.delete(ID)["slaml"] == ID
     w.run(lambda w: set(w.states().values()) == {s.CANCELLED}, 60)
-    assert w.api.slamls() == []
+    assert w.api.slamls.all() == []
     with pytest.raises(Rejected, match="There is no Slaml"):
-        w.api.delete_slaml(ID)
+        w.api.slamls.delete(ID)
 
 
 def test_of_those_that_are_over_the_newest_are_kept() -> None:
@@ -93,8 +97,8 @@ def test_of_those_that_are_over_the_newest_are_kept() -> None:
     for n in range(KEPT + 2):
         over = {"finished": 1.0} if n % 2 else {"judged": {"accepted": False, "reason": "TargetTooSmall"}}
         w.users.put("slamls", {"_id": f"u{n}", "namespace": "default", "name": f"s{n}", "created": float(n), **over})
-    w.api.apply_slaml(slaml())
-    names = [view["name"] for view in w.api.slamls()]
+    w.api.slamls.apply(slaml())
+    names = [view["name"] for view in w.api.slamls.all()]
     assert names == ["open", *(f"s{n}" for n in range(2, KEPT + 2)), "mnist"]
 
 
@@ -103,7 +107,7 @@ def test_a_change_that_meets_the_controllers_is_made_again(
     times: int, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w = world()
-    w.api.apply_slaml(slaml(target=50))
+    w.api.slamls.apply(slaml(target=50))
     w.tick()
     real, left = w.store.update, [times]
 
@@ -115,13 +119,13 @@ def test_a_change_that_meets_the_controllers_is_made_again(
 
     monkeypatch.setattr(w.store, "update", update)
     with nullcontext() if done else pytest.raises(Conflict):
-        assert w.api.apply_slaml(slaml(target=77))["target_s"] == 77
+        assert w.api.slamls.apply(slaml(target=77))["target_s"] == 77
 
 
 def test_a_dry_run_only_checks() -> None:
     w = world()
-    assert w.api.apply_slaml(slaml(), dry_run=True)["slaml"] == ID
-    assert w.api.slamls() == []
+    assert w.api.slamls.apply(slaml(), dry_run=True)["slaml"] == ID
+    assert w.api.slamls.all() == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,8 @@ def test_a_dry_run_only_checks() -> None:
         (slaml(task("One")), "taskName must be up to 40 small letters"),
         (slaml(task("a"), task("a")), "two tasks have the taskName 'a'"),
         (slaml(task("a", containerReplicas=0)), "containerReplicas must be a whole number from 1 to 64"),
-        (slaml(task("a", comand=["x"])), "task a has an unknown field 'comand'"),
+        (slaml(task("a", comand=["x"])), "task a has a field 'comand'; there are taskName, type"),
+        (slaml(task("a", type="training")), "task a: type must be one of data, feature, model"),
         (slaml(task("a", command="train")), "task a: command must be a list"),
         (slaml(task("a", job=[])), "task a: job must be an object"),
         ({**slaml(), "spec": {"tasks": [1]}}, "tasks must be a list of at most 32 objects"),
@@ -146,9 +151,16 @@ def test_a_dry_run_only_checks() -> None:
 def test_what_is_wrong_is_said_at_once(item: Doc, words: str) -> None:
     w = world()
     with pytest.raises(Rejected) as refused:
-        w.api.apply_slaml(item)
+        w.api.slamls.apply(item)
     assert words in str(refused.value)
-    assert w.api.slamls() == []
+    assert w.api.slamls.all() == []
+
+
+def test_one_machine_and_the_api_server_take_as_many_tasks() -> None:
+    """The rules of the list itself are written into the CRD by hand, beside those that `make reference` writes."""
+    crd = yaml.safe_load((ROOT / "manifests/base/slaml-crd.yaml").read_text(encoding="utf-8"))
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert spec["properties"]["tasks"]["maxItems"] == MOST_TASKS
 
 
 STARTS = json.dumps({"tasks": [task("one", command=None, containerImage="a")]})
@@ -164,17 +176,17 @@ STARTS = json.dumps({"tasks": [task("one", command=None, containerImage="a")]})
 )  # fmt: skip
 def test_a_row_that_somebody_has_changed_hides_no_other_and_lets_new_ones_in(odd: Doc) -> None:
     w = world()
-    w.api.apply_slaml(slaml())
+    w.api.slamls.apply(slaml())
     w.users.put("slamls", {"_id": "odd", "namespace": "default", "name": "odd", "version": 1, **odd})
-    assert {view["name"] for view in w.api.slamls()} >= {"mnist"} and len(w.api.slamls()) == 2
+    assert {view["name"] for view in w.api.slamls.all()} >= {"mnist"} and len(w.api.slamls.all()) == 2
     w.tick(), w.tick()
-    assert w.api.apply_slaml(slaml(name="two"))["name"] == "two"
-    assert len(w.api.slamls()) == 3
-    assert w.api.delete_slaml("slaml.default.two")["name"] == "two"
+    assert w.api.slamls.apply(slaml(name="two"))["name"] == "two"
+    assert len(w.api.slamls.all()) == 3
+    assert w.api.slamls.delete("slaml.default.two")["name"] == "two"
 
 
 def test_on_a_cluster_kubectl_takes_them() -> None:
     w = World()
-    for call in (lambda: w.api.apply_slaml(slaml()), lambda: w.api.delete_slaml(ID)):
+    for call in (lambda: w.api.slamls.apply(slaml()), lambda: w.api.slamls.delete(ID)):
         with pytest.raises(Rejected, match="kubectl apply -f FILE"):
             call()

@@ -228,7 +228,7 @@ def test_one_that_cannot_hold_is_refused_and_let_in_with_the_smallest_target_tha
     assert (condition(w, "Accepted")["status"], condition(w, "Accepted")["observedGeneration"]) == ("True", 2)
     w.run(lambda w: w.states().get("machine.slaml.one.0") == s.RUNNING, 60)
     assert w.job("machine.slaml.one.0").submit_ts == asked, "its time runs from when this target was asked for"
-    told = [d["sentence"] for d in w.api.decisions("slaml.machine.slaml", 10)]
+    told = [d["sentence"] for d in w.api.history.decisions("slaml.machine.slaml", 10)]
     assert ["cannot hold" in sentence for sentence in told] == [False, True]
 
 
@@ -308,7 +308,7 @@ def test_a_task_that_fails_fails_those_after_it_and_the_slaml_says_why() -> None
     w.machines.behaviour["machine.slaml.one.0"] = Behaviour(iterations=5)
     put(w, tasks=[task("one"), task("two")])
     w.run(lambda w: w.states().get("machine.slaml.one.0") == s.RUNNING, 60)
-    w.api.cancel("machine.slaml.one.0")
+    w.api.operator.cancel("machine.slaml.one.0")
     w.run(lambda w: bool(now(w).get("finished")), 60)
     assert [t["state"] for t in now(w)["status"]["tasks"]] == ["CANCELLED", "FAILED"]
     assert now(w)["status"]["tasks"][1]["message"].endswith("had to be completed before it, was cancelled")

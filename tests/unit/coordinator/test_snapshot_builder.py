@@ -49,7 +49,7 @@ def test_an_idle_gpu_that_an_intent_names_is_not_given_away_twice() -> None:
 def test_a_job_under_an_operation_counts_with_what_it_will_have_and_is_leased() -> None:
     shrinking = job(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a",)), node="n1")
     (found,) = take([shrinking], mine("a", "b"), {"one": seen()}).jobs
-    assert (found.num_gpus, found.leased, found.node) == (1, True, "n1")
+    assert (found.num_gpus, found.busy, found.node) == (1, True, "n1")
 
 
 def test_the_size_of_the_state_and_its_path_are_as_reported_and_not_known_from_an_older_sidecar() -> None:
@@ -71,11 +71,11 @@ def test_the_size_of_the_state_and_its_path_are_as_reported_and_not_known_from_a
 
 def test_a_running_job_may_be_reshaped_only_if_its_trainer_was_seen_running() -> None:
     running = job(s.RUNNING, "a", node="n1")
-    assert take([running], mine("a")).jobs[0].leased
-    assert not take([running], mine("a"), {"one": seen()}).jobs[0].leased
-    assert take([running], mine("a"), {"one": seen("exited")}).jobs[0].leased
+    assert take([running], mine("a")).jobs[0].busy
+    assert not take([running], mine("a"), {"one": seen()}).jobs[0].busy
+    assert take([running], mine("a"), {"one": seen("exited")}).jobs[0].busy
     cancelled = job(s.RUNNING, "a", node="n1", cancel=True)
-    assert take([cancelled], mine("a"), {"one": seen()}).jobs[0].leased
+    assert take([cancelled], mine("a"), {"one": seen()}).jobs[0].busy
 
 
 def queued(**more: object) -> JobRecord:
@@ -120,8 +120,8 @@ def test_nodes_have_the_cores_of_their_documents_and_are_as_used_as_their_jobs_r
 def test_a_job_on_cpu_is_where_its_document_says_and_a_moving_one_where_it_goes() -> None:
     move = {"kind": "move", "to": [], "node": "d", "generation": 2}
     found = take([on_cpu(name="stays"), on_cpu(name="moves", op=move)], []).job
-    assert (found["stays"].node, found["stays"].uses_cpu, found["stays"].leased) == ("c", True, True)
-    assert (found["moves"].node, found["moves"].leased) == ("d", True)
+    assert (found["stays"].node, found["stays"].uses_cpu, found["stays"].busy) == ("c", True, True)
+    assert (found["moves"].node, found["moves"].busy) == ("d", True)
 
 
 def test_a_limit_is_seen_until_it_lifts_itself() -> None:
@@ -147,7 +147,7 @@ def test_a_job_can_use_the_cores_it_asked_for_or_more_if_it_was_seen_to(
 def test_who_is_being_stopped_is_nowhere(kind: str) -> None:
     leaving = job(s.ADJUSTING, "a", op={"kind": kind, "to": [], "generation": 2}, node="n1")
     found = take([leaving, on_cpu(name="two", op={"kind": kind, "to": [], "generation": 2})], mine("a")).jobs
-    assert [(j.node, j.num_gpus, j.leased) for j in found] == [(None, 0, True)] * 2
+    assert [(j.node, j.num_gpus, j.busy) for j in found] == [(None, 0, True)] * 2
 
 
 def test_times_of_documents_are_put_on_the_clock_that_nobody_can_set() -> None:
@@ -221,8 +221,8 @@ def test_what_is_left_comes_from_the_document_or_from_what_the_trainer_says() ->
 
 
 def test_a_job_whose_earlier_pod_is_still_there_is_not_started() -> None:
-    assert take([queued(held_back="waits until its earlier pod is gone")], []).jobs[0].leased
-    assert not take([queued(held_back=None)], []).jobs[0].leased
+    assert take([queued(held_back="waits until its earlier pod is gone")], []).jobs[0].busy
+    assert not take([queued(held_back=None)], []).jobs[0].busy
 
 
 def test_a_gang_has_its_pods_where_their_gpus_are_and_may_be_on_as_many_nodes_as_it_has_pods() -> None:

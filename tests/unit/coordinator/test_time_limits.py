@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.model import requirements, time_limit
 from coordinator.model import states as s
+from coordinator.model import time_limit
 from coordinator.model.records import JobRecord
+from coordinator.scheduling import intake
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 from tests.unit.coordinator.situations import job, mine, seen, world, written
@@ -35,10 +36,10 @@ def test_it_has_saved_and_ended_when_its_limit_is_reached() -> None:
     step = job.doc["checkpoint"]["step"]
     assert step >= 110, "all that it has done is saved"
     again = "`reshape rerun one` trains it again from the beginning"
-    assert world.api.job("one")["message"] == (
+    assert world.api.jobs.job("one")["message"] == (
         f"stopped at its time limit of 2 min; its newest checkpoint is of step {step}; {again}"
     )
-    decided = [decision["sentence"] for decision in world.api.decisions("one", 50)]
+    decided = [decision["sentence"] for decision in world.api.history.decisions("one", 50)]
     assert any("one comes to its time limit of 2 min: it saves and ends." in said for said in decided)
     assert {world.gpu(f"gpu-{i}").state for i in range(4)} == {s.IDLE}
 
@@ -46,11 +47,11 @@ def test_it_has_saved_and_ended_when_its_limit_is_reached() -> None:
 def test_time_in_which_it_is_suspended_does_not_count() -> None:
     world = limited("2m")
     world.pass_time(40)
-    world.api.suspend("one")
+    world.api.operator.suspend("one")
     world.run(lambda w: w.states()["one"] == s.SUBMITTED, 60)
     world.pass_time(400)
     assert world.states()["one"] == s.SUBMITTED
-    world.api.resume("one")
+    world.api.operator.resume("one")
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     job = until_its_end(world)
     assert (job.state, job.doc["timed_out"]) == (s.CANCELLED, True)
@@ -103,12 +104,12 @@ def test_one_that_has_done_all_of_it_when_it_has_ended_is_completed() -> None:
 def test_its_view_says_what_is_left_and_ends_no_later() -> None:
     world = limited("2m")
     world.pass_time(30)
-    view = world.api.job("one")
+    view = world.api.jobs.job("one")
     assert view["time_limit"] == "2m"
     assert 80 <= view["time_left_s"] <= 95
     assert view["eta_s"] <= view["time_left_s"] + 20
     until_its_end(world)
-    assert world.api.job("one")["time_left_s"] is None
+    assert world.api.jobs.job("one")["time_left_s"] is None
 
 
 def test_the_limit_can_be_raised_while_it_trains() -> None:
@@ -130,5 +131,5 @@ def test_it_is_asked_its_grace_before_the_limit_of_a_short_one_at_nine_tenths(
 
 @pytest.mark.parametrize("limit", [0, -5, "2 hours", "", [], "0m", True])
 def test_what_is_no_duration_is_refused_with_what_to_write(limit: object) -> None:
-    (said,) = requirements.problems({"time_limit": limit})
+    (said,) = intake.problems({"job_id": "a", "state": s.SUBMITTED, "command": "x", "num_gpus": 1, "time_limit": limit})
     assert said.startswith('time_limit must be seconds above 0, or a text such as "90s", "15m" or "2h", not ')

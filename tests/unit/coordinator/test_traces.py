@@ -41,12 +41,12 @@ def test_the_coordinator_sends_one_for_each_reshape_and_none_for_a_start() -> No
     exporter = InMemorySpanExporter()
     world = World.training([2, 4], Behaviour(iterations=4_000))
     world.c.recorder.traces = traces.ReshapeTraces(SimpleSpanProcessor(exporter))
-    world.api.request("one", 2, None)
+    world.api.operator.request("one", 2, None)
     world.run(lambda w: w.job("one").doc.get("reshapes") == 1)
     *stages, whole = exporter.get_finished_spans()
     about = dict(whole.attributes or {})
     assert (about["reshape.job"], about["reshape.direction"], about["reshape.to_gpus"]) == ("one", "down", 2)
-    assert about["reshape.decision_id"] == world.api.decisions("one", 1)[0]["decision_id"]
+    assert about["reshape.decision_id"] == world.api.history.decisions("one", 1)[0]["decision_id"]
     assert {"signal", "exit", "first step"} <= {span.name for span in stages}
 
 

@@ -92,12 +92,12 @@ def test_a_curve_that_somebody_has_changed_into_something_else_counts_as_none(wr
 def test_the_curve_of_a_running_job_outlasts_the_coordinator_that_leaves() -> None:
     world = World.training([4], Behaviour(iterations=10_000, value=2.0, value_name="loss"))
     world.pass_time(60.0)
-    before = world.api.curve("one")
+    before = world.api.jobs.curve("one")
     assert len(before["values"]) > 3
     world.c.stop()
     world.boot()
     world.pass_time(10.0)
-    after = world.api.curve("one")
+    after = world.api.jobs.curve("one")
     assert after["values"][0] == before["values"][0]
     assert after["values"][1][0] < before["values"][-1][0] < after["values"][-1][0]
 
@@ -106,11 +106,11 @@ def test_a_job_with_the_name_of_an_ended_one_has_a_curve_of_its_own() -> None:
     training = Behaviour(iterations=40, value=2.0, value_name="loss")
     world = World.training([4], training)
     world.run(lambda w: bool((w.users.get("jobs", "one") or {}).get("closed")))
-    assert world.api.curve("one")["values"][-1][0] >= 20
+    assert world.api.jobs.curve("one")["values"][-1][0] >= 20
     training.iterations = 4_000
-    world.api.rerun("one")
+    world.api.submissions.rerun("one")
     world.run(lambda w: w.states().get("one") == s.RUNNING)
-    assert [k for k, _ in world.api.curve("one")["values"] if 0 < k < 40] == [], "points of the job before it"
+    assert [k for k, _ in world.api.jobs.curve("one")["values"] if 0 < k < 40] == [], "points of the job before it"
 
 
 def test_what_is_written_is_what_a_store_returns() -> None:

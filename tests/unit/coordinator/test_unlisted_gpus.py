@@ -29,7 +29,7 @@ def test_no_job_is_given_a_gpu_that_was_only_written_down(
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     world.pass_time(20)
     assert (world.states()["two"], world.job("one").gpu_ids) == (s.SUBMITTED, ("gpu-0",))
-    shown = {view["gpu_id"]: (view["state"], view["problem"]) for view in world.api.gpus()}
+    shown = {view["gpu_id"]: (view["state"], view["problem"]) for view in world.api.fleet.gpus()}
     assert shown["made-up"] == (s.FAULTY, why)
     assert [record.message for record in caplog.records if "made-up" in record.message] == [
         f"GPU made-up is not used: {why}"
@@ -44,7 +44,7 @@ def test_it_is_used_once_its_node_has_it() -> None:
     assert world.states()["one"] == s.SUBMITTED
     register_nodes(world.store, [FoundNode(NODE, tuple(FoundGpu(f"gpu-{i}", GPU_TYPE, None, True) for i in range(2)))])
     world.run(lambda w: w.states()["one"] == s.RUNNING)
-    assert [view["problem"] for view in world.api.gpus()] == [None, None]
+    assert [view["problem"] for view in world.api.fleet.gpus()] == [None, None]
 
 
 def test_a_gpu_that_a_job_has_is_left_alone_though_its_node_was_deleted() -> None:
@@ -53,4 +53,4 @@ def test_a_gpu_that_a_job_has_is_left_alone_though_its_node_was_deleted() -> Non
     world.users.delete("nodes", NODE)
     world.pass_time(20)
     assert world.machines.present("one") is before and world.states() == {"one": s.RUNNING}
-    assert {view["state"] for view in world.api.gpus() if view["held_by"] == "one"} == {s.IN_USE}
+    assert {view["state"] for view in world.api.fleet.gpus() if view["held_by"] == "one"} == {s.IN_USE}

@@ -13,6 +13,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.shares import JobOwner, Shares
 from coordinator.api.shares_view import usage_view
 from coordinator.config import Keep
+from coordinator.errors import Rejected
 from coordinator.forecasts.live_state import LiveState
 from coordinator.model import states as s
 from coordinator.scheduling.usage_accounts import UsageAccounts
@@ -155,7 +156,7 @@ def test_an_unknown_queue_is_refused_with_those_that_there_are(tmp_path: Path) -
     w.submit("typo", [1], owner="ada", queue="visoin")
     w.submit("foreign", [1], owner="bob", queue="vision")
     w.tick()
-    assert w.job("typo").doc["problems"] == ["queue 'visoin' is unknown: shares.yaml names vision"]
+    assert w.job("typo").doc["problems"] == ["queue 'visoin' is unknown; the queues are default, vision"]
     assert w.job("foreign").doc["problems"] == ["user 'bob' may not use queue vision: shares.yaml lets ada use it"]
 
 
@@ -185,6 +186,75 @@ def test_a_limit_of_the_file_binds_from_the_next_reading_on(tmp_path: Path) -> N
     w.run(lambda w: len(w.job("one").gpu_ids) == 4)
 
 
+def test_no_request_for_a_count_goes_beyond_the_limits_of_its_queue(tmp_path: Path) -> None:
+    w = shared_machine(tmp_path, "queues: {vision: {limit: 3, user_limit: 2}}")
+    w.submit("hers", [1, 2, 3, 4], Behaviour(iterations=100_000), owner="ada", queue="vision")
+    w.submit("his", [1, 2, 3, 4], Behaviour(iterations=100_000), owner="bob", queue="vision")
+    w.run(
+        lambda w: set(w.states().values()) == {s.RUNNING} and sum(len(w.job(n).gpu_ids) for n in ("hers", "his")) == 3
+    )
+    more, less = sorted(("hers", "his"), key=lambda name: -len(w.job(name).gpu_ids))
+    for name, count, others in ((less, 4, 2), (less, 2, 2), (more, 3, 1)):
+        with pytest.raises(Rejected) as refused:
+            w.api.operator.request(name, count, None)
+        has = f"queue vision has {others} of at most 3 GPUs beside job {name}"
+        expected = f"Job {name} cannot have {count} GPUs: {has}. Ask for fewer."
+        assert (str(refused.value), refused.value.status) == (expected, 409)
+    # Written into the store past the API, or asked for before the limit was lowered, it binds all the same.
+    w.store.update("jobs", less, {}, {"wanted": 4})
+    w.pass_time(30)
+    assert len(w.job(less).gpu_ids) == 1
+    assert w.job(less).doc["message"] == (
+        f"{less} keeps 1 GPU, although 4 were requested: queue vision has 3 of at most 3 GPUs."
+    )
+    w.api.operator.request(more, 1, None)
+    w.run(lambda w: len(w.job(more).gpu_ids) == 1)
+    w.api.operator.request(less, 2, None)
+    w.run(lambda w: len(w.job(less).gpu_ids) == 2)
+
+
+def test_a_job_that_waits_may_not_ask_for_more_than_its_queue_ever_has(tmp_path: Path) -> None:
+    w = shared_machine(tmp_path, "queues: {vision: {guaranteed: 2, borrow: false}}")
+    w.submit("one", [2], Behaviour(iterations=100_000), owner="ada", queue="vision")
+    w.run(lambda w: w.states() == {"one": s.RUNNING})
+    w.submit("two", [1, 2, 4], Behaviour(iterations=100_000), owner="ada", queue="vision", hold=True)
+    w.tick()
+    with pytest.raises(Rejected, match="queue vision may not borrow, and has 0 GPUs of the 2 that it is guaranteed"):
+        w.api.operator.request("two", 4, None)
+    w.api.operator.request("two", 2, None)
+
+
+def test_a_held_job_waits_without_a_claim_until_it_is_released(tmp_path: Path) -> None:
+    """Neither idle GPUs nor those that others hold beyond their share go to it."""
+    w = shared_machine(tmp_path)
+    w.submit("hers", [1, 2, 4], Behaviour(iterations=100_000), owner="ada")
+    w.submit("his", [1, 2, 4], Behaviour(iterations=100_000), owner="bob", hold=True)
+    w.run(lambda w: len(w.job("hers").gpu_ids) == 4)
+    w.pass_time(60)
+    assert (w.states()["his"], len(w.job("hers").gpu_ids)) == (s.SUBMITTED, 4)
+    assert w.job("his").doc["message"] == "his was submitted to wait: `reshape release his` lets it start."
+    assert [row["user"] for row in w.api.rights.shares()["users"] if row["demand"]] == ["ada"]
+    w.api.operator.resume("his")
+    assert w.job("his").doc["queued_ts"] == pytest.approx(w.clock.wall())
+    w.run(lambda w: w.states() == {"hers": s.RUNNING, "his": s.RUNNING})
+    assert (len(w.job("hers").gpu_ids), len(w.job("his").gpu_ids)) == (2, 2)
+    w.api.operator.suspend("his")
+    w.run(lambda w: w.states()["his"] == s.SUBMITTED and not w.job("his").gpu_ids)
+    w.pass_time(30)
+    assert w.job("his").doc["message"].startswith("his is suspended by an operator"), "it has trained since"
+
+
+def test_a_held_job_that_is_run_once_more_is_not_held_again(tmp_path: Path) -> None:
+    w = shared_machine(tmp_path)
+    w.submit("one", [1], Behaviour(iterations=20), owner="ada", hold=True)
+    w.tick()
+    w.api.operator.resume("one")
+    w.run(lambda w: w.states().get("one") == s.COMPLETED)
+    w.run(World.at_rest)
+    w.api.submissions.rerun("one")
+    w.run(lambda w: sum(job.launch for job in w.c.cache.jobs().values()) == 1)
+
+
 def test_what_would_happen_is_foreseen_with_the_rights_of_now(tmp_path: Path) -> None:
     """What a client is told to simulate with says who owns what, and who has used what."""
     w = shared_machine(tmp_path, "queues: {vision: {weight: 2}, nlp: {}}")
@@ -192,7 +262,7 @@ def test_what_would_happen_is_foreseen_with_the_rights_of_now(tmp_path: Path) ->
     w.run(lambda w: w.states() == {"hers": s.RUNNING})
     w.pass_time(30)
     snapshot, _ = w.c.loop.present()
-    live = LiveState.read(msgspec.json.decode(msgspec.json.encode(w.c.api.snapshot())), snapshot.profiles)
+    live = LiveState.read(msgspec.json.decode(msgspec.json.encode(w.api.simulations.snapshot())), snapshot.profiles)
     assert live.snapshot.shares == snapshot.shares
     assert live.snapshot.used.keys() == {JobOwner("vision", "ada")}
     assert live.snapshot.job["hers"].owner == "ada"

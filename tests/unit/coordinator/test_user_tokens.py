@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -50,6 +51,23 @@ def test_the_tokens_of_one_user_are_limited_and_ended_ones_do_not_count(tokens: 
         tokens.make(*ANN, 60, 1_059.0)
     tokens.make(*BEN, 60, 1_059.0)
     tokens.make(*ANN, 60, 1_060.0)
+
+
+def test_tokens_hold_again_once_a_clock_that_was_set_ahead_is_right(tokens: UserTokens) -> None:
+    job = tokens.make(*ANN, 3_600, 1_000.0)
+    for _ in range(2):
+        tokens.make(*BEN, 60, 1e9)
+        tokens.make(*ANN, 60, 1e9)
+    assert tokens.user_of(job["token"], 1e9) is None
+    assert tokens.user_of(job["token"], 1_010.0) == ANN
+
+
+def test_the_ended_tokens_of_one_user_are_limited_too(tokens: UserTokens, tmp_path: Path) -> None:
+    tokens.make(*BEN, 1, 1.0)
+    for second in range(MOST_OF_ONE + 10):
+        tokens.make(*ANN, 1, 2.0 * second)
+    tokens.make(*ANN, 1, 1e9)
+    assert len(json.loads((tmp_path / "tokens.json").read_text())) == MOST_OF_ONE + 2
 
 
 def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:

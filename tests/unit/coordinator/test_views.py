@@ -182,10 +182,10 @@ def test_a_suspension_that_the_sidecar_does_not_answer_is_shown_until_it_does() 
     w.submit("one", [1], Behaviour(iterations=10_000))
     w.run(lambda w: w.states()["one"] == s.RUNNING)
     w.machines.of("one").partitioned = True
-    w.c.api.suspend("one")
+    w.api.operator.suspend("one")
     w.pass_time(3.0)
-    said = w.c.api.job("one")["message"]
+    said = w.api.jobs.job("one")["message"]
     assert said.startswith("could not be told to stop for ") and "does not answer" in said
     w.machines.of("one").partitioned = False
     w.run(lambda w: w.states()["one"] == s.SUBMITTED)
-    assert "could not be told" not in w.c.api.job("one")["message"]
+    assert "could not be told" not in w.api.jobs.job("one")["message"]

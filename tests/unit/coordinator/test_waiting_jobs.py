@@ -74,7 +74,7 @@ def test_why_each_wish_must_wait_is_told_at_once() -> None:
     world.submit("two", [2], Behaviour(iterations=10**6))
     world.run(lambda w: w.states() == {"one": s.RUNNING, "two": s.RUNNING})
     for wanted in (4, 3):
-        wish = world.api.request("one", wanted, None)["decision_id"]
+        wish = world.api.operator.request("one", wanted, None)["decision_id"]
         world.tick()
         assert f"although {wanted} were requested" in message(world, "one")
-        assert world.api.decision(wish)["sentence"] == message(world, "one")
+        assert world.api.history.decision(wish)["sentence"] == message(world, "one")

@@ -9,7 +9,9 @@ import pytest
 
 from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.rights.limits import BUDGET
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import GpuBudget, QueueShare, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Task
 from coordinator.model import states as s
 from coordinator.scheduling.why import reasons, search
@@ -30,6 +32,11 @@ def full(*more: Job, **of_one: Any) -> ClusterSnapshot:
     return cluster(running("one", 4, **{"optional": (4,), **of_one}), *more, nodes=(owned("a", 4, "one"),))
 
 
+def full_beside(other: Node) -> ClusterSnapshot:
+    """Job `one` has all four GPUs of node a, a job wants one, and there is another node."""
+    return cluster(running("one", 4, optional=(4,)), waiting(optional=(1,)), nodes=(owned("a", 4, "one"), other))
+
+
 def owned(name: str, count: int, job: str, **more: Any) -> Node:
     gpus = tuple(Gpu(f"{name}{i}", "in use", job, job) for i in range(count))
     return Node(name, "V100", gpus, **more)
@@ -48,49 +55,54 @@ def told(snapshot: ClusterSnapshot, settings: Settings = SETTINGS, job: str = "n
 OF_OTHERS = Gpu("x", "faulty", used_by_others=True)
 CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
     "fewer GPUs": (
-        cluster(waiting(optional=(4,)), idle=2, used=0), "its smallest count, 4 GPUs", "if it allowed 2",
+        cluster(waiting(optional=(4,)), idle=2, used=0), "its smallest count, 4 GPUs", "with --gpus 2,4",
     ),
     "another type": (
         cluster(
             waiting(optional=(2,), gpu_type="T4"), profiles=BOTH, nodes=(node("a", idle=2), node("b", gpu_type="T4"))
         ),
-        "its GPU type, T4", "on V100",
+        "its GPU type, T4", "with --gpu-type V100",
     ),
     "another node": (
         cluster(waiting(optional=(1,), pinned="b"), nodes=(node("a", idle=2), node("b", used=1))),
-        "its pin to node b", "without it",
+        "its pin to node b", "without its pin to node b",
     ),
     "a closed node": (
-        cluster(
-            running("one", 4, optional=(4,)), waiting(optional=(1,)),
-            nodes=(owned("a", 4, "one"), node("b", idle=4, schedulable=False)),
-        ),
-        "that node b is closed", "if it were open",
+        full_beside(node("b", idle=4, schedulable=False, cordoned=True)),
+        "that node b is closed", "if node b were open",
+    ),
+    "a drained node": (
+        full_beside(node("b", idle=4, schedulable=False, drained=True)),
+        "that node b is drained", "after `reshape undrain b`",
+    ),
+    "a drained node that is cordoned": (
+        full_beside(node("b", idle=4, schedulable=False, drained=True, cordoned=True)),
+        "that node b is drained, and closed on its cluster", "if node b were open",
     ),
     "a silent node": (
         cluster(
             running("one", 4, optional=(4,)), waiting(optional=(1,)),
             nodes=(owned("a", 4, "one"), node("b", idle=4, heard=False)),
         ),
-        "that node b has not been heard of lately", "if its agent reported again",
+        "that node b has not been heard of lately", "if the agent of node b reported again",
     ),
     "faulty GPUs": (
         cluster(
             running("one", 4, optional=(4,)), waiting(optional=(1,)),
             nodes=(replace(owned("a", 4, "one"), gpus=(*owned("a", 4, "one").gpus, Gpu("x", "faulty"))),),
         ),
-        "that 1 GPU of node a is faulty", "without that",
+        "that 1 GPU of node a is faulty", "if 1 GPU of node a worked again",
     ),
     "GPUs that others use": (
         cluster(
             running("one", 4, optional=(4,)), waiting(optional=(1,)),
             nodes=(replace(owned("a", 4, "one"), gpus=(*owned("a", 4, "one").gpus, OF_OTHERS)),),
         ),
-        "that 1 GPU of node a is used by others of that machine", "without them",
+        "that 1 GPU of node a is used by others of that machine", "if nobody else used GPUs of node a",
     ),
     "a job that must not be stopped": (
         full(waiting(optional=(2,)), optional=(2, 4), rigid=True),
-        "that one has not shown that it can save and resume", "if it had",
+        "that one has not shown that it can save and resume", "if one had shown that it can save and resume",
     ),
     "an operator's count": (
         full(waiting(optional=(2,)), optional=(2, 4), wanted=4),
@@ -98,18 +110,18 @@ CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
     ),
     "a cool-down": (
         full(waiting(optional=(2,)), optional=(2, 4), cooling_until=50.0),
-        "the cool-down of one, which was reshaped a short while ago", "if it were over",
+        "the cool-down of one", "if the cool-down of one, which was reshaped a short while ago, were over",
     ),
     "an operation under way": (
-        full(waiting(optional=(2,)), optional=(2, 4), leased=True),
-        "the operation under way on one", "if that were done",
+        full(waiting(optional=(2,)), optional=(2, 4), busy=True),
+        "the operation under way on one", "if the operation under way on one were done",
     ),
     "a victim's counts": (
-        full(waiting(optional=(2,))), "that one may not run on 2 GPUs", "if it might",
+        full(waiting(optional=(2,))), "that one may not run on 2 GPUs", "if one might run on 2 GPUs",
     ),
     "a deadline": (
         full(waiting(optional=(2,), left=4000), optional=(2, 4), sla_s=1400.0 / 2.4, left=1000),
-        "the deadline of one", "if that were 5 min later",
+        "the deadline of one", "if the deadline of one were 5 min later",
     ),
     "the makespan": (
         cluster(
@@ -120,21 +132,21 @@ CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
     ),
     "one more GPU": (
         cluster(running("one", 1, optional=(1,)), waiting(optional=(1,)), nodes=(owned("a", 1, "one"),)),
-        "the number of V100 GPUs on node a", "with 1 more",
+        "the number of V100 GPUs on node a", "with 1 more V100 GPU on node a",
     ),
     "a node for jobs trained on CPU": (
         ClusterSnapshot(
             (cpu_node("c", 4.0, schedulable=False), cpu_node("d", 1.0)),
             (waiting(optional=(0,), tasks=(Task("t", cores=2.0),)),),
         ),
-        "its request of 2 cores", "with 1",
+        "its request of 2 cores", "with 1 of its 2 cores",
     ),
     "cores that another has": (
         ClusterSnapshot(
             (cpu_node("c", 2.0),),
             (on_cpu("one", tasks=(Task("t", cores=2.0),)), waiting(optional=(0,), tasks=(Task("t", cores=2.0),))),
         ),
-        "that one has the cores", "if it had ended",
+        "that one has the cores", "if one had ended",
     ),
 }  # fmt: skip
 
@@ -142,34 +154,35 @@ CASES: dict[str, tuple[ClusterSnapshot, str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_binds_and_what_would_start_it_are_said(case: str) -> None:
     snapshot, binds, remedy = CASES[case]
-    assert told(snapshot) == f"What binds is {binds}: new would start now {remedy}."
+    assert told(snapshot) == f"new would start now {remedy}."
+    (job,) = [job for job in snapshot.queue if job.id == "new"]
+    found = search.smallest_change(snapshot, job, 0.0, SETTINGS)
+    assert found is not None and found.binds == binds
 
 
 def test_if_nothing_single_but_the_end_of_another_helps_the_one_that_ends_first_is_named() -> None:
     gpus = (*owned("a", 3, "one").gpus, *owned("b", 3, "two").gpus)
     jobs = running("one", 3, optional=(3,), left=900), running("two", 3, optional=(3,), left=10, node="a")
     snapshot = cluster(*jobs, waiting(optional=(3,), stays=True), nodes=(Node("a", "V100", gpus),))
-    assert told(snapshot) == "What binds is that two has the GPUs: new would start now if it had ended."
+    assert told(snapshot) == "new would start now if two had ended."
 
 
 def test_of_a_large_count_what_is_missing_is_named() -> None:
     snapshot = cluster(running("one", 40, optional=(40,)), waiting(optional=(100,)), nodes=(owned("a", 40, "one"),))
-    assert told(snapshot) == ("What binds is the number of V100 GPUs on node a: new would start now with 100 more.")
+    assert told(snapshot) == "new would start now with 100 more V100 GPUs on node a."
     both = cluster(waiting(optional=(100,)), nodes=(node("a", idle=37),))
-    assert told(both) == "What binds is its smallest count, 100 GPUs: new would start now if it allowed 37."
+    assert told(both) == "new would start now with --gpus 37,100."
 
 
 def test_under_the_default_policy_a_fixed_count_needs_all_its_gpus() -> None:
     snapshot = cluster(waiting(optional=(2, 4), rigid=True), nodes=(node("a", used=4),))
-    assert told(snapshot, Settings(systems=())).endswith("new would start now with 4 more.")
+    assert told(snapshot, Settings(systems=())).endswith("new would start now with 4 more V100 GPUs on node a.")
 
 
 def test_under_the_default_policy_the_policy_is_what_binds() -> None:
     settings = Settings(systems=())
     snapshot = full(waiting(optional=(2,)), optional=(2, 4))
-    assert told(snapshot, settings) == (
-        "What binds is the policy, which takes no GPUs from running jobs: new would start now under the policy planner."
-    )
+    assert told(snapshot, settings) == "new would start now under the policy planner."
 
 
 def test_a_job_behind_an_aged_one_is_told_that_its_place_in_the_queue_binds() -> None:
@@ -179,9 +192,7 @@ def test_a_job_behind_an_aged_one_is_told_that_its_place_in_the_queue_binds() ->
         running("one", 6, optional=(6,)), old, waiting(left=1e6),
         nodes=(replace(owned("a", 6, "one"), gpus=(*owned("a", 6, "one").gpus, Gpu("i1"), Gpu("i2"))),),
     )  # fmt: skip
-    assert told(snapshot, settings) == (
-        "What binds is its place in the queue: new would start now if no other job waited."
-    )
+    assert told(snapshot, settings) == "new would start now if no other job waited."
 
 
 @pytest.mark.parametrize("seed", range(drawn(60, 1_500)))
@@ -239,9 +250,9 @@ def test_of_many_that_ask_for_the_same_one_search_serves_all_and_few_are_told_un
     why = WaitingReasons(SETTINGS)
     found = why.told(snapshot, decide(snapshot, 0.0, SETTINGS), 0.0)
     assert len(searched) == 1
-    assert sum("What binds" in d.explanation.sentence for d in found) == TOLD
+    assert sum("would start now" in d.explanation.sentence for d in found) == TOLD
     said, change = why.of("w150")
-    assert said.endswith(": w150 would start now if it had.") and change is not None
+    assert said.endswith(" w150 would start now if one had shown that it can save and resume.") and change is not None
     assert len(searched) == 1
 
 
@@ -262,31 +273,46 @@ def test_decision_message_event_view_and_explanation_say_the_same_sentence() -> 
     world = World.training([4], Behaviour(iterations=10**6))
     world.submit("two", [2])
     world.tick()
-    view = world.api.job("two")
-    assert (view["binds"], view["starts_if"]) == ("that one may not run on 2 GPUs", "if it might")
+    view = world.api.jobs.job("two")
+    assert (view["binds"], view["starts_if"]) == ("that one may not run on 2 GPUs", "if one might run on 2 GPUs")
     sentence = view["message"]
-    assert sentence.endswith("What binds is that one may not run on 2 GPUs: two would start now if it might.")
+    assert sentence.endswith(" two would start now if one might run on 2 GPUs.")
     assert world.job("two").doc["message"] == sentence, "which the launcher makes the Event of"
-    (hold,) = [d for d in world.api.decisions("two", 9) if d["kind"] == "hold"]
+    (hold,) = [d for d in world.api.history.decisions("two", 9) if d["kind"] == "hold"]
     assert hold["sentence"] == sentence
     assert sentence in render.decision(hold)
     assert sentence in render.job(view)
     told_ = [e["sentence"] for e in world.c.event_log.after(0, 10_000) if e["type"] == "waits"]
     assert told_ == [sentence]
-    (listed,) = [j for j in world.api.jobs(False) if j["job_id"] == "two"]
-    assert (listed["message"], listed["starts_if"]) == (sentence, "if it might")
+    (listed,) = [j for j in world.api.jobs.list_jobs(False) if j["job_id"] == "two"]
+    assert (listed["message"], listed["starts_if"]) == (sentence, "if one might run on 2 GPUs")
 
 
 def test_the_change_that_is_named_starts_the_job_when_an_operator_makes_it() -> None:
     world = World.training([2, 4], Behaviour(iterations=10**6))
-    world.api.request("one", 4, None)
+    world.api.operator.request("one", 4, None)
     world.submit("two", [2], Behaviour(iterations=10**6))
     world.tick()
     world.tick()
-    assert world.api.job("two")["starts_if"] == "after `reshape reshape one --auto`"
-    world.api.request("one", None, None)
+    assert world.api.jobs.job("two")["starts_if"] == "after `reshape reshape one --auto`"
+    world.api.operator.request("one", None, None)
     world.run(lambda w: w.states()["two"] == s.RUNNING)
-    assert world.api.job("two")["starts_if"] is None
+    assert world.api.jobs.job("two")["starts_if"] is None
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "remedy"), [(False, "after `reshape undrain n1`"), (True, "if node n1 were open")]
+)
+def test_of_a_drained_node_it_is_said_whether_to_undrain_it_starts_the_job(cordoned: bool, remedy: str) -> None:
+    world = World(gpus=1)
+    world.users.update("nodes", "n1", {}, {"schedulable": not cordoned})
+    world.api.drains.drain("n1", True)
+    world.submit("one", [1])
+    world.tick()
+    assert world.api.jobs.job("one")["starts_if"] == remedy
+    world.api.drains.drain("n1", False)
+    world.tick()
+    assert world.states()["one"] == (s.SUBMITTED if cordoned else s.INITIALIZING)
 
 
 def test_one_of_many_is_told_when_somebody_asks_and_from_then_on() -> None:
@@ -295,9 +321,9 @@ def test_one_of_many_is_told_when_somebody_asks_and_from_then_on() -> None:
         world.submit(f"w{n:02}", [2])
     world.tick()
     last = f"w{TOLD + 4:02}"
-    assert "What binds" not in world.job(last).doc["message"]
-    asked = world.api.job(last)["message"]
-    assert asked.endswith(f"{last} would start now if it might.")
+    assert "would start now" not in world.job(last).doc["message"]
+    asked = world.api.jobs.job(last)["message"]
+    assert asked.endswith(f"{last} would start now if one might run on 2 GPUs.")
     world.pass_time(30.0)
     assert world.job(last).doc["message"] == asked
 
@@ -308,3 +334,18 @@ def test_a_search_that_fails_costs_the_answer_but_not_the_turn(monkeypatch: pyte
     monkeypatch.setattr(search, "near", lambda world, job: 1 // 0)
     assert waits.told(snapshot, decisions, 0.0) == tuple(decisions)
     assert waits.of("new")[1] is None
+
+
+def test_what_would_start_a_job_is_not_said_of_another_rule_by_which_it_waits_now() -> None:
+    """It waited for GPUs; now its budget is used up, and more GPUs would not help."""
+    snapshot = full(waiting(optional=(1,)))
+    (held,) = [one for one in decide(snapshot, 0.0, SETTINGS) if isinstance(one, Hold) and one.job == "new"]
+    found = WaitingReasons(SETTINGS)
+    (said,) = found.told(snapshot, [held], 0.0)
+    assert "would start now" in said.explanation.sentence
+    used_up = replace(held, explanation=replace(held.explanation, algorithm=BUDGET, sentence="new waits: used up."))
+    poor = replace(
+        snapshot, shares=Shares({"default": QueueShare(budget=GpuBudget(1.0))}), spent={"queue default": 2.0}
+    )
+    (said,) = found.told(poor, [used_up], 1.0)
+    assert said.explanation.sentence == "new waits: used up."

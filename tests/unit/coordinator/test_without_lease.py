@@ -45,7 +45,7 @@ def test_its_gpus_serve_nobody_else_while_it_is_silent_also_after_the_coordinato
     world.boot()
     world.pass_time(LONG_S)
     assert world.states() == {"one": s.RUNNING, "two": s.SUBMITTED}
-    said = world.api.job("one")["message"]
+    said = world.api.jobs.job("one")["message"]
     assert said.startswith("not heard from for ") and "it may train on, so it keeps 4 GPUs" in said
     assert not world.machines.violations
 
@@ -72,7 +72,7 @@ def test_a_cancelled_one_that_is_silent_keeps_its_gpus_until_it_has_certainly_en
     world = plain_training()
     world.machines.of("one").partitioned = True
     world.pass_time(SHORT.wait_out_s)
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.pass_time(LONG_S)
     assert world.gpu("gpu-0").held_by == "one"
     world.machines.of("one").partitioned = False
@@ -113,7 +113,7 @@ def test_on_one_machine_nobody_is_told_to_delete_a_pod() -> None:
     world.run(lambda w: w.states() == {"one": s.RUNNING})
     world.machines.of("one").partitioned = True
     world.pass_time(SHORT.wait_out_s)
-    assert "pod" not in world.api.job("one")["message"]
+    assert "pod" not in world.api.jobs.job("one")["message"]
 
 
 def test_one_that_shows_that_it_resumes_gets_a_lease_and_then_silence_moves_it() -> None:

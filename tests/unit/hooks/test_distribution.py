@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import reshape
-import reshape_hooks
 from tests import wheels
 from tests.interpreters import python_of
 
@@ -40,10 +38,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheels.unpacked(folder / "source", "reshape_hooks", folder)
 
 
-def test_it_holds_all_modules_and_has_the_version_of_the_whole(installed: Path) -> None:
+def test_it_holds_all_modules(installed: Path) -> None:
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "reshape_hooks").rglob("*.py")}
     assert {str(path.relative_to(installed)) for path in installed.rglob("*.py")} == ours
-    assert reshape_hooks.__version__ == reshape.__version__
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])

@@ -453,6 +453,29 @@ def test_what_functions_and_classes_keep_between_their_calls_goes_on(tmp_path: P
     assert run(tmp_path / "parts", script, 3)[-2:] == whole[-2:]
 
 
+EVERY_NAME = """
+class Config(dict):
+    def __getattr__(self, name): return self.get(name)
+    def __setattr__(self, name, value): self[name] = value
+class Fields:
+    def __init__(self): self.__dict__["held"] = {"seen": 0}
+    def __getattr__(self, name): return self.held.get(name)
+config, fields = Config(rate=1.0), Fields()
+for step in state.steps(6):
+    work(step)
+    config.rate *= 0.5
+    fields.held["seen"] += 1
+print('end', config, fields.seen)
+"""
+
+
+def test_objects_that_answer_to_every_name_go_on(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", EVERY_NAME, 1)
+    assert run(tmp_path / "parts", EVERY_NAME, 1, stop=3)[-1] == "143"
+    resumed = run(tmp_path / "parts", EVERY_NAME, 2)
+    assert resumed[-2:] == whole[-2:] == ["end {'rate': 0.015625} 6", "0"]
+
+
 ELSEWHERE = {
     "the environment": (
         "import os\nos.environ['COUNT'] = '0'\ndef count():\n    os.environ['COUNT'] += '1'\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import reshape_hooks
+from reshape_hooks.files.watch import Watch
 from tests.interpreters import python_of
 
 STARTUP = Path(reshape_hooks.__file__).parent / "startup"
@@ -422,3 +423,12 @@ def test_files_through_which_the_hooks_speak_are_those_of_each_generation(tmp_pa
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / "announce").read_text().startswith("SIGUSR1 143")
     assert len(list((tmp_path / "locks").glob("*.jsonl"))) == 2
+
+
+def test_files_in_shared_memory_are_a_script_s_own_and_devices_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESHAPE_MEMORY", "/dev/shm/ours")
+    watch = Watch(str(tmp_path), 1)
+    assert not watch.skips("/dev/shm/table.csv")
+    assert all(map(watch.skips, ("/dev/null", "/proc/self/fd", "/dev/shm/ours/state.pkl")))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.unit.hooks.test_elastic import run as run_quietly
 from tests.unit.hooks.test_script_modules import run, without_stops_and_with
+from tests.unit.hooks.test_values_not_kept import last_announced
 
 IN_PLACE = """
 import numpy
@@ -31,6 +32,7 @@ for step in state.steps(6):
     table[0] += 1
 print("end")
 """
+GIVEN_TABLE = 'held = {"table": numpy.zeros(40_000_000)}\nstate = reshape_hooks.Elastic(drawn={}, held=held)'
 OF_ONE_NAME = """
 class Inner:
     def fit(self, fold):
@@ -96,10 +98,19 @@ def test_a_function_or_class_that_the_loop_puts_in_place_of_another_one_goes_on(
     assert resumed == whole
 
 
-def test_one_that_has_no_name_is_said_to_begin_anew(tmp_path: Path) -> None:
-    lines, errors = run(tmp_path, {}, LAMBDA, 1, 3)
-    assert lines[-1] == "143"
-    assert "after a stop loss of main begins anew" in errors
+def not_stopped(folder: Path, script: str) -> str:
+    """Return what a training is told that goes on after SIGTERM, and is announced no more."""
+    lines, errors = run(folder, {}, script, 1, 3)
+    assert lines[-2:] == ["end", "0"]
+    assert last_announced(folder).startswith("withdrawn")
+    return errors
+
+
+def test_one_that_has_no_name_is_named_and_does_not_end_by_a_stop(tmp_path: Path) -> None:
+    assert (
+        "this training could not be saved and goes on: loss of main changes during training, and a restart would reset "
+        "it, because a new start does not find a lambda or a nested function: define it by `def` outside of functions\n"
+    ) in not_stopped(tmp_path, LAMBDA)
 
 
 def test_arrays_that_the_loop_changes_in_place_go_on(tmp_path: Path) -> None:
@@ -108,10 +119,19 @@ def test_arrays_that_the_loop_changes_in_place_go_on(tmp_path: Path) -> None:
     assert "True" in whole[0]
 
 
-def test_what_is_too_large_is_said_where_it_changes(tmp_path: Path) -> None:
-    lines, errors = run(tmp_path, {}, TOO_LARGE, 1, 3)
-    assert lines[-1] == "143"
-    assert "after a stop table of <module> begins anew, because it holds too much" in errors
+def test_what_is_too_large_is_named_where_it_changes_and_does_not_end_by_a_stop(tmp_path: Path) -> None:
+    assert (
+        "this training could not be saved and goes on: table of <module> changes during training, and a restart would "
+        "reset it, because it holds more than is kept of a variable: give it to Elastic in a dictionary, and use it "
+        "from there only\n"
+    ) in not_stopped(tmp_path, TOO_LARGE)
+
+
+def test_what_is_too_large_and_in_a_given_dictionary_goes_on(tmp_path: Path) -> None:
+    script = TOO_LARGE.replace("table = numpy.zeros(40_000_000)", GIVEN_TABLE).replace("table[0]", "held['table'][0]")
+    lines, errors = run(tmp_path, {}, script, 1, 3)
+    assert (lines[-1], errors) == ("143", "")
+    assert run(tmp_path, {}, script.replace('"end"', "held['table'][0]"), 2)[0][-2:] == ["6.0", "0"]
 
 
 def test_functions_of_one_name_have_their_own_variables(tmp_path: Path) -> None:

@@ -51,6 +51,113 @@ for epoch in state.epochs(3):
         now.step()
 print(slow.numbers, fast.numbers)
 """
+LIBRARY = """
+import threading
+import numpy
+class Estimator:
+    def __init__(self): self.means = None
+    def partial_fit(self, step): self.means = numpy.full(3, step)
+class Table:
+    def __init__(self, rows): self.rows = rows
+    def joined(self, row): return Table([*self.rows, row])
+class Locked(Table):
+    def __init__(self): self.rows, self.lock = [], threading.Lock()
+class Smoother:
+    def __init__(self): self.mean = 0.0
+    def __call__(self, step): self.mean = 0.9 * self.mean + 0.1 * step
+class Large(Table):
+    def __getstate__(self):
+        library_values = __import__("sys").modules["reshape_hooks.adapters.library_values"]
+        return b"a" * (library_values.MOST_PICKLED + 1)
+"""
+WITH_A_LIBRARY = """
+import collections, configparser, contextvars, functools, hashlib, io, multiprocessing, queue, random, re, threading
+import numpy
+from library import Estimator, Large, Locked, Smoother, Table
+class Shuffler(random.Random):
+    calls = 0
+class Listed(random.Random):
+    def getstate(self): return list(super().getstate())
+class Secret(random.Random):
+    def getstate(self): raise RuntimeError("not told")
+class Trainer:
+    def __init__(self): self.models = [Estimator(), Estimator()]
+class Slotted:
+    __slots__ = ("model",)
+    shared = Estimator()
+    def __init__(self): self.model = Estimator()
+def closure():
+    model = Estimator()
+    return lambda number: model.partial_fit(number)
+fit, slotted, by_name = closure(), Slotted(), collections.defaultdict(Estimator)
+by_name["one"].means = None
+alone, table, locked, trainer = Estimator(), Table([1]), Locked(), Trainer()
+masked, chained, settings = numpy.ma.array([1.0, 2.0]), collections.ChainMap({{}}), configparser.ConfigParser()
+text, digits, counted = io.StringIO(), re.compile("[0-9]"), multiprocessing.Value("i", 0)
+waiting, queues = queue.Queue(), [queue.SimpleQueue()]
+smooth, shuffler, machine, double = Smoother(), Shuffler(3), random.SystemRandom(), functools.partial(max, 2)
+listed, secret = Listed(3), Secret(3)
+digest, at, local = hashlib.sha256(), contextvars.ContextVar("at", default=0), threading.local()
+places, warmed, lock = threading.Semaphore(9), threading.Event(), threading.Lock()
+beside, fitted = Estimator(), Estimator()
+kept = {{"model": Estimator(), "rows": [Table([])], "beside": beside}}
+fitted.partial_fit(7)
+result = {{}}
+state = reshape_hooks.Elastic(result=result, kept=kept)
+for epoch in state.epochs(3):
+    of_epoch = Estimator()
+    of_epoch.partial_fit(epoch)
+    for number in state.batches([1, 2, 3]):
+        result["steps"] = result.get("steps", 0) + 1
+        {}
+print(result, alone, beside, fitted, trainer)
+"""
+LOST_OF_LIBRARIES = {
+    "a variable": ("alone.partial_fit(number)", "alone (Estimator)"),
+    "within an object of the script": ("trainer.models[1].partial_fit(number)", "trainer.models[1] (Estimator)"),
+    "in a slot": ("slotted.model.partial_fit(number)", "slotted.model (Estimator)"),
+    "in a class": ("Slotted.shared.partial_fit(number)", "Slotted.shared (Estimator)"),
+    "in a function": ("fit(number)", "fit.model (Estimator)"),
+    "in a mapping": ("by_name['one'].partial_fit(number)", "by_name['one'] (Estimator)"),
+    "another one with more in it": ("table = table.joined(2)", "table (Table)"),
+    "a variable beside the dictionary": ("beside.partial_fit(number)", "beside (Estimator)"),
+    "a masked array": ("masked += number", "masked (MaskedArray)"),
+    "a mapping of Python": ("chained[number] = 1", "chained (ChainMap)"),
+    "text in memory": ("text.write('row')", "text (StringIO)"),
+    "one that is called": ("smooth(number)", "smooth (Smoother)"),
+    "a generator of a class of its own": ("shuffler.random()", "shuffler (Shuffler)"),
+    "a generator whose state is a list": ("listed.random()", "listed (Listed)"),
+    "settings": ("settings.read_dict({str(number): {}})", "settings (ConfigParser)"),
+}
+KEPT_OF_LIBRARIES = {
+    "what does not change": "fitted.means.sum()",
+    "what each step makes": "made = Estimator(); made.partial_fit(number)",
+    "what each epoch makes": "of_epoch.means.sum()",
+    "what is in a given dictionary": "kept['model'].partial_fit(number); kept['rows'][0] = kept['rows'][0].joined(1)",
+    "what cannot be pickled and stays": "assert not locked.rows",
+    "a queue that is emptied in each step": "waiting.put(number); waiting.get(); assert waiting.empty()",
+    "a generator that does not tell its state": "secret.random()",
+    "a generator that takes its numbers from the machine": "machine.random(); double(number)",
+    "locks and signals that are as before": "places.acquire(); places.release(); lock.acquire(); lock.release()",
+    "what is set for a step": "token = at.set(number); at.get(); at.reset(token); warmed.set(); warmed.clear()",
+    "a hash of each step": "hashlib.sha256(str(number).encode()).hexdigest(); digest.hexdigest()",
+    "what Python's own objects hold and stays": "assert digits.match('1') and not (chained or text.getvalue())",
+}
+LOST_BY_OTHER_ADVICE = {
+    "what cannot be pickled": ("locked.rows.append(number)", "locked (Locked)", "as it cannot be saved, create it"),
+    "a number that processes share": ("counted.value += 1", "counted (Synchronized)", "as it cannot be saved"),
+    "a hash": ("digest.update(b'row')", "digest (HASH)", "as it cannot be saved"),
+    "a context variable": ("at.set(at.get() + 1)", "at (ContextVar)", "as it cannot be saved"),
+    "a semaphore": ("places.acquire()", "places (Semaphore)", "as it cannot be saved"),
+    "a signal": ("warmed.set()", "warmed (Event)", "as it cannot be saved"),
+    "what a thread holds": ("local.step = number", "local (_local)", "as it cannot be saved"),
+    "a queue": ("waiting.put(number); len(waiting.queue)", "waiting (Queue)", "empty it in each step"),
+    "a queue that does not show what it holds": (
+        "queues[0].put(number)",
+        "queues[0] (SimpleQueue)",
+        "empty it in each",
+    ),
+}
 LOST = {
     "a variable": ("other.step()", "other (Part)"),
     "within an object": ("agent.inner['all'][0].step()", "agent.inner['all'][0] (Part)"),
@@ -68,7 +175,11 @@ KEPT = {
 
 def ended(folder: Path, change: str, loop: str = LOOP) -> tuple[str, str]:
     """Return what a loop with this change prints, and what it is told."""
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "loop", "RESHAPE_GENERATION": "1"}
+    packages = folder / "site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "library.py").write_text(LIBRARY)
+    paths = os.pathsep.join([str(STARTUP), str(packages)])
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "RESHAPE_JOB_ID": "loop", "RESHAPE_GENERATION": "1"}
     env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_ANNOUNCE": str(folder / "announce")}
     script = BEGIN + loop.format(change)
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
@@ -109,3 +220,38 @@ def test_a_part_that_takes_the_place_of_another_for_good_is_said(tmp_path: Path)
     assert printed.splitlines()[-1] == "[3] [6]"
     _, told = ended(tmp_path / "in each epoch", "now = fast if epoch else slow", SWITCHES)
     assert not told
+
+
+@pytest.mark.parametrize(("change", "name"), LOST_OF_LIBRARIES.values(), ids=LOST_OF_LIBRARIES)
+def test_an_object_of_a_library_that_changes_is_named_and_never_announced(
+    change: str, name: str, tmp_path: Path
+) -> None:
+    printed, told = ended(tmp_path, change, WITH_A_LIBRARY)
+    assert (
+        f"reshape: this training could not be saved and goes on: {name} changes during training, and a restart would "
+        "reset it: keep it in a dictionary that Elastic is given, and use it from there only"
+    ) in told.splitlines()
+    assert "{'steps': 9}" in printed.splitlines()[-1], "it trains to its end"
+    assert not [line for line in (tmp_path / "announce").read_text().splitlines() if line.startswith("SIGUSR1")]
+
+
+@pytest.mark.parametrize(("change", "name", "advice"), LOST_BY_OTHER_ADVICE.values(), ids=LOST_BY_OTHER_ADVICE)
+def test_an_object_that_cannot_be_put_into_a_dictionary_is_named_with_other_advice(
+    change: str, name: str, advice: str, tmp_path: Path
+) -> None:
+    _, told = ended(tmp_path, change, WITH_A_LIBRARY)
+    assert f"{name} changes during training, and a restart would reset it: {advice}" in told
+    assert not [line for line in (tmp_path / "announce").read_text().splitlines() if line.startswith("SIGUSR1")]
+
+
+def test_an_object_that_is_too_large_to_be_compared_keeps_its_gpus(tmp_path: Path) -> None:
+    whole = WITH_A_LIBRARY.replace("beside, fitted =", "large = Large([]); beside, fitted =")
+    _, told = ended(tmp_path, "assert large", whole)
+    assert "large (Large) changes during training, and a restart would reset it: it is too large to be compared" in told
+
+
+@pytest.mark.parametrize("change", KEPT_OF_LIBRARIES.values(), ids=KEPT_OF_LIBRARIES)
+def test_an_object_of_a_library_that_stays_or_is_kept_is_no_reason_to_keep_gpus(change: str, tmp_path: Path) -> None:
+    _, told = ended(tmp_path, change, WITH_A_LIBRARY)
+    assert not told
+    assert (tmp_path / "announce").read_text().startswith("SIGUSR1")

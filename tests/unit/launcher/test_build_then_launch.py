@@ -67,8 +67,8 @@ def test_a_document_that_is_refused_is_refused_before_anything_is_built(
     ("change", "sentence"),
     [
         ({"image": None}, "the image has no name: write `image` into the job document"),
-        ({"base": None}, "it is not said what to build on: write `base` into the job document"),
-        ({"code": None}, "it is not said what to run: write the folder with the training"),
+        ({"base": None}, "no base image is given: write `base` into the job document"),
+        ({"code": None}, "nothing to run is given: write the folder of the training"),
         ({"base": 7}, "base must be a text, not 7"),
         ({"code": "nowhere"}, "code must be a folder of this machine, which is copied into the image, not 'nowhere'"),
         ({"requirements": "nowhere.txt"}, "requirements must be a file of packages, or a list of them"),

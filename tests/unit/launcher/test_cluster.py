@@ -34,7 +34,7 @@ class Api(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         body = json.loads(self.rfile.read(length)) if length else None
         self.server.asked.append((self.command, url.path, parse_qs(url.query), self.headers["Content-Type"], body))
-        status, answer = self.server.answer
+        status, answer = self.server.pages.pop(0) if self.server.pages else self.server.answer
         content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -54,6 +54,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Api)
         self.answer: tuple[int, Any] = (200, {})
+        self.pages: list[tuple[int, Any]] = []  # answered first, one after the other
         self.asked: list[tuple[str, str, Doc, str, Any]] = []
 
 
@@ -118,7 +119,26 @@ def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: 
     assert seen.items == [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "q"}}]
     _, path, query, *_ = server.asked[0]
     assert path == "/apis/scheduling.volcano.sh/v1beta1/queues"
-    assert query == {"labelSelector": ["a=b"], "fieldSelector": ["metadata.name=q"]}
+    assert query == {"limit": ["500"], "labelSelector": ["a=b"], "fieldSelector": ["metadata.name=q"]}
+
+
+def test_a_list_is_read_page_by_page(cluster: KubernetesApi, server: Server) -> None:
+    def page(name: str, more: str) -> tuple[int, Doc]:
+        about = {"resourceVersion": "7", "continue": more}
+        return 200, {"metadata": about, "items": [{"metadata": {"name": name}}]}
+
+    server.pages = [page("a", "m1"), page("b", "m2"), page("c", "")]
+    seen = cluster.list("Pod", "ns", labels="x")
+    assert ([each["metadata"]["name"] for each in seen.items], seen.version) == (["a", "b", "c"], "7")
+    asked = [query for _, _, query, *_ in server.asked]
+    assert [query.get("continue") for query in asked] == [None, ["m1"], ["m2"]]
+    assert all((query["limit"], query["labelSelector"]) == (["500"], ["x"]) for query in asked)
+
+
+def test_a_list_whose_next_page_is_too_old_has_expired(cluster: KubernetesApi, server: Server) -> None:
+    server.pages = [(200, {"metadata": {"continue": "m1"}, "items": []}), status(410)]
+    with pytest.raises(Expired):
+        cluster.list("Pod")
 
 
 def test_apply_is_server_side_and_ours(cluster: KubernetesApi, server: Server) -> None:

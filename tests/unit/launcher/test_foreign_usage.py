@@ -67,18 +67,18 @@ def kube() -> Kube:
 def others(kube: Kube) -> Iterator[ForeignUsage]:
     made = ForeignUsage(kube)  # type: ignore[arg-type]
     made.start()
-    eventually(lambda: made.requested() is not None and kube._watches)
+    eventually(lambda: made.known and kube._watches)
     yield made
     made.stop()
     put(kube, "last")  # ends its watch
 
 
 def cores(others: ForeignUsage) -> dict[str, float]:
-    return {node: asked.cores for node, asked in (others.requested() or {}).items()}
+    return {node: asked for node in "ab" if (asked := others.on_node(node).cores)}
 
 
 def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: ForeignUsage) -> None:
-    assert others.requested() == {"a": PodRequests(0.5, 2.0**30)}
+    assert others.on_node("a") == PodRequests(0.5, 2.0**30)
     put(kube, "two", nodeName="b")
     eventually(lambda: cores(others) == {"a": 0.5, "b": 0.5})
     put(kube, "two", nodeName="b", phase="Succeeded")
@@ -94,6 +94,26 @@ def test_a_watch_that_fails_or_expires_is_begun_again_from_a_list(kube: Kube, ot
     eventually(lambda: cores(others) == {"a": 1.0})
 
 
+def test_only_nodes_whose_pods_have_changed_are_told(kube: Kube, others: ForeignUsage) -> None:
+    assert others.changed_nodes() == {"a"}
+    assert others.changed_nodes() == set()
+    put(kube, "two", nodeName="b")
+    eventually(lambda: cores(others) == {"a": 0.5, "b": 0.5})
+    assert others.changed_nodes() == {"b"}
+    put(kube, "two", nodeName="b", labels={"color": "red"})  # what it asks for is the same
+    put(kube, "three", nodeName="c")
+    eventually(lambda: others.on_node("c").cores)
+    assert others.changed_nodes() == {"c"}
+
+
+def test_pods_that_vanished_between_two_lists_hold_nothing(kube: Kube, others: ForeignUsage) -> None:
+    kube.objects.pop(("Pod", "default", "one"))
+    put(kube, "two", nodeName="b")
+    kube.break_watches(Expired("too old"))
+    eventually(lambda: cores(others) == {"b": 0.5})
+    assert others.changed_nodes() == {"a", "b"}
+
+
 def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_none(
     kube: Kube, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,9 +122,9 @@ def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_non
     made = ForeignUsage(kube)  # type: ignore[arg-type]
     made.start()
     eventually(lambda: caplog.records)
-    assert made.requested() is None
+    assert not made.known
     kube.trouble = None
-    eventually(lambda: made.requested())
+    eventually(lambda: made.known)
     assert len(caplog.records) == 1
     made.stop()
     put(kube, "last")

@@ -256,6 +256,7 @@ def test_its_volcano_job_is_removed_unless_it_has_finished() -> None:
     assert acts(view(done, ended, job(), over=True)) == [PlayRemove()]  # it has made pods in the place of these
     assert acts(view(done, ended, job(), over=True, ended=True, patient=True)) == []  # Volcano completes it by itself
     assert acts(view(done, ended, job(phase="Completed"), over=True)) == [DeleteLaunch()]
+    assert acts(view({**done, "moved": True}, ended, job(phase="Completed"), over=True)) == [PlayRemove()]
     assert acts(view(done, ended, None, over=True)) == [DeleteLaunch()]
     assert acts(view(done, ended, None)) == []  # the coordinator may still ask
     assert facts(view(record("remove"), (), None)) == {"gone": True}

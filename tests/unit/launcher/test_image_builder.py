@@ -147,7 +147,7 @@ def test_a_cancelled_job_ends_its_build_and_that_of_the_next_one_begins(place: P
 
     def cancel() -> None:
         wait_for(lambda: place.world.tick() or "is built" in place.doc("a")["message"], what="it says so")
-        place.world.api.cancel("a")
+        place.world.api.operator.cancel("a")
         place.world.run(lambda w: w.states()["a"] == s.CANCELLED, 10)
         wait_for(lambda: len(place.said("build ")) == 2, what="the next build")
         (place.folder / "hangs").unlink()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.errors import Rejected
-from launcher.cluster.api import Expired
-from launcher.cluster.informer import Informer
-from tests.fakes.kube import AWAY, Kube
+from launcher.cluster.api import Doc, Expired
+from launcher.cluster.informer import Changes, Informer
+from tests.fakes.kube import AWAY, Kube, as_api
 from tests.patience import eventually
 
 
@@ -22,7 +22,7 @@ def kube() -> Kube:
 
 @pytest.fixture
 def informer(kube: Kube) -> Iterator[Informer]:
-    made = Informer(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
+    made = Informer(as_api(kube), "Pod", "default", None, lambda: None)
     made.start()
     eventually(lambda: made.in_step and kube._watches)
     yield made
@@ -76,9 +76,58 @@ def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_lit
     assert pod.deleted and not pod.sure
 
 
+def names_of(changes: Changes) -> list[str]:
+    return sorted("gone" if item is None else str(item["metadata"]["name"]) for item in changes.take().values())
+
+
+def test_a_reader_is_told_what_is_there_and_then_only_what_has_changed(kube: Kube, informer: Informer) -> None:
+    changes = informer.changes()
+    assert (names_of(changes), names_of(changes)) == (["a"], [])
+    for name in "bc":
+        kube.put("Pod", name, status={"phase": "Pending"})
+    eventually(lambda: len(informer.items()) == 3)
+    assert names_of(changes) == ["b", "c"]
+    kube.put("Pod", "d", status={"phase": "Pending"})
+    kube.vanish("Pod", "d")  # nobody has heard of it
+    kube.vanish("Pod", "a")
+    eventually(lambda: len(informer.items()) == 2)
+    assert names_of(changes) == ["gone"]
+    kube.objects.pop(("Pod", "default", "b"))
+    kube.put("Pod", "c", status={"phase": "Running"})
+    kube.break_watches(Expired("too old"))
+    eventually(lambda: len(informer.items()) == 1)
+    eventually(lambda: kube._watches)
+    assert names_of(changes) == ["c", "gone"]
+
+
+def test_a_watch_that_ends_goes_on_where_it_was_without_a_list(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.cluster.informer.WATCH_S", 0.01)
+    monkeypatch.setattr("launcher.cluster.informer.WATCHES", 3)
+    made = Informer(as_api(kube), "Pod", "default", None, lambda: None)
+    made.start()
+    eventually(lambda: [verb for verb, kind, _ in kube.calls].count("watch") >= 7)
+    made.stop()
+    assert [verb for verb, _, _ in kube.calls][:8] == ["list", *["watch"] * 3, "list", *["watch"] * 3]
+
+
+def test_only_what_is_read_is_kept_of_an_object(kube: Kube) -> None:
+    kube.put("Node", "n", None, meta={"managedFields": [1]}, status={"images": ["many"], "capacity": {}})
+
+    def without_images(node: Doc) -> Doc:
+        return {"metadata": node["metadata"], "status": {"capacity": node["status"]["capacity"]}}
+
+    made = Informer(as_api(kube), "Node", None, None, lambda: None, without_images)
+    made.start()
+    eventually(lambda: made.items())
+    (node,) = made.items().values()
+    assert (node["status"], "managedFields" in node["metadata"]) == ({"capacity": {}}, False)
+    made.stop()
+    kube.put("Node", "last", None, status={"capacity": {}})
+
+
 def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
     kube.put("Job", "j")
-    jobs = Informer(kube, "Job", None, None, lambda: None)  # type: ignore[arg-type]
+    jobs = Informer(as_api(kube), "Job", None, None, lambda: None)
     jobs.start()
     eventually(lambda: jobs.items() and kube._watches)
     kube.vanish("Job", "j")
@@ -90,7 +139,7 @@ def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
 
 def test_a_kind_that_the_cluster_lacks_is_named_with_what_to_do(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
     kube.trouble = Rejected("Not Found", 404)
-    made = Informer(kube, "Slaml", None, None, lambda: None)  # type: ignore[arg-type]
+    made = Informer(as_api(kube), "Slaml", None, None, lambda: None)
     made.start()
     eventually(lambda: made._tries > 0)
     made.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -187,10 +188,22 @@ def test_nothing_else_of_a_pod_changes(spec, metadata, one, settings) -> None:
     assert spec == before, "what was given is left as it is"
     rest = {name: value for name, value in before.items() if name != "terminationGracePeriodSeconds"}
     assert tidy(without_ours(after, before, settings)) == tidy(rest)
-    assert annotations == {**(metadata.get("annotations") or {}), LAUNCH: one.launch, JOB_ID: one.job_id}
+    added = {LAUNCH: one.launch, JOB_ID: one.job_id, "volcano.sh/preemptable": "false"}
+    assert annotations == {**(metadata.get("annotations") or {}), **added}
     assert labels == {**(metadata.get("labels") or {}), JOB: one.job}
     assert after["terminationGracePeriodSeconds"] >= settings.grace_s + settings.kill_s
     assert after["terminationGracePeriodSeconds"] >= (before.get("terminationGracePeriodSeconds") or 0)
+
+
+def test_volcano_passes_over_a_pod_that_is_injected() -> None:
+    assert injected().annotations["volcano.sh/preemptable"] == "false"
+
+
+@pytest.mark.parametrize("where", ["annotations", "labels"])
+def test_what_a_user_says_about_preemption_stays(where: str) -> None:
+    said = {"volcano.sh/preemptable": "true"}
+    pod = injected(**{where: said})
+    assert {**pod.annotations, **pod.labels}["volcano.sh/preemptable"] == "true"
 
 
 @given(SPECS, METADATA, INJECTIONS, ALL_SETTINGS)
@@ -489,3 +502,59 @@ def test_in_recreate_mode_the_users_own_count_gives_way_to_the_granted_one() -> 
         "limits": {"nvidia.com/gpu": "1", "cpu": "2"},
         "requests": {"nvidia.com/gpu": "1"},
     }
+
+
+@pytest.mark.parametrize("devices", ["shared", "recreate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpucores",
+        "amd.com/gpu",
+        "gpu.intel.com/i915",
+        "gpu.intel.com/xe",
+        "habana.ai/gaudi",
+        "volcano.sh/vgpu-number",
+        "volcano.sh/vgpu-memory",
+        "volcano.sh/gpu-memory",
+        "huawei.com/Ascend910",
+        "google.com/tpu",
+        "aws.amazon.com/neuron",
+        "aliyun.com/gpu-mem",
+        "tencent.com/vcuda-core",
+        "cambricon.com/mlu",
+        "hygon.com/dcunum",
+        "4paradigm.com/vgpu",
+        "iluvatar.ai/gpu",
+        "metax-tech.com/gpu",
+        "mthreads.com/vgpu",
+    ],
+)
+def test_accelerators_that_nobody_here_shares_out_are_refused_by_name(name: str, devices: str) -> None:
+    """It would hold them besides GPUs of ours, of which the coordinator knows nothing."""
+    with pytest.raises(CannotInject, match=f"asks for {re.escape(name)}, but only whole NVIDIA GPUs"):
+        spec_of(containers=[{**ONE_OF_ITS_OWN, "resources": {"limits": {name: "1"}}}], devices=devices)
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu", "memory", "hugepages-2Mi", "rdma/hca_shared_devices_a", "vpc.amazonaws.com/efa"]
+)
+def test_other_resources_are_no_matter(name: str) -> None:
+    assert spec_of(containers=[{**ONE_OF_ITS_OWN, "resources": {"limits": {name: "1"}}}])
+
+
+def test_devices_by_a_claim_and_a_node_past_the_scheduler_are_refused() -> None:
+    with pytest.raises(CannotInject, match="ResourceClaim, which may be GPUs"):
+        spec_of(containers=[{**ONE_OF_ITS_OWN, "resources": {"claims": [{"name": "gpu"}]}}])
+    with pytest.raises(CannotInject, match=re.escape("nodeSelector kubernetes.io/hostname: node-a instead")):
+        spec_of(containers=[ONE_OF_ITS_OWN], nodeName="node-a")
+
+
+def spec_of(devices: str = "shared", **spec: Any) -> dict[str, Any]:
+    one = Injection("team.train", "train-abc", "train-l1", devices=devices, emulated=True)  # type: ignore[arg-type]
+    return inject({"restartPolicy": "Never", **spec}, {}, one, PodSettings("ours:1", "http://c:8080")).spec
+
+
+ONE_OF_ITS_OWN = {"name": "main", "image": "i", "command": ["python3", "train.py"]}

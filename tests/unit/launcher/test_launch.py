@@ -114,6 +114,16 @@ def test_what_is_to_go_is_removed_but_a_finished_volcano_job_stays_for_its_user(
     assert acts(vanished) == [DeleteLaunch()]  # it knows from before that its pod finished
 
 
+@pytest.mark.parametrize("phase", ["Running", "Completed", "Terminated"])
+def test_a_volcano_job_that_ended_as_its_job_moved_away_is_removed_and_does_not_stay(phase: str) -> None:
+    ended = seen(ENDED, "Failed")
+    left = record("remove", applied=True, pod=noted(ended), gone=True, moved=True, failure="its container has ended")
+    view = LaunchState(left, (ended,), job(phase), over=True)
+    assert acts(view) == [PlayRemove()]
+    assert acts(replace(view, job=job(phase, deletionTimestamp="now"))) == [DeleteLaunch()]
+    assert acts(replace(view, job=None, pods=())) == [DeleteLaunch()]
+
+
 def test_the_pod_of_a_job_that_ended_gets_time_to_end_by_itself() -> None:
     view = LaunchState(record("remove", applied=True, pod=noted(seen())), (seen(),), job(), ended=True, patient=True)
     assert acts(view) == []

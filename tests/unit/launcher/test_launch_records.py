@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from coordinator.model import states as s
 from launcher.launch_records import LaunchRecords
-from launcher.names import job_name
+from launcher.local import running_jobs
+from launcher.names import job_name, launch_name
 
 DISK_IS_FULL = OSError(28, "No space left on device")
 
@@ -62,3 +65,20 @@ def test_a_job_that_ended_on_a_full_disk_does_not_come_back(
     records.keep(document(version=2, state=s.COMPLETED))
     assert list(records.open()) == []
     assert not any(file.is_file() for file in (tmp_path / "jobs").rglob("*")), "nothing is left half written"
+
+
+@pytest.mark.parametrize("state", [s.RUNNING, s.CANCELLED])
+def test_a_job_that_was_told_to_end_runs_as_long_as_its_processes(
+    records: LaunchRecords, tmp_path: Path, state: str
+) -> None:
+    """The removal of a launch takes `launch.json` away first; a shim that is paused by a signal ends nothing."""
+    launch = tmp_path / "jobs" / launch_name("a", "u", 1)
+    launch.mkdir()
+    records.keep(document(state=state))
+    with (launch / "shim.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert running_jobs(tmp_path) == {"a"}
+        (launch / "launch.json").write_text(json.dumps({"job_id": "a", "uid": "u", "launch": 1}))
+        assert running_jobs(tmp_path) == {"a"}
+        (launch / "launch.json").unlink()
+    assert running_jobs(tmp_path) == set()

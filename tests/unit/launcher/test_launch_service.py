@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Transient
+from coordinator.recovery.lost_trainings import lost_trainings
 from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
 from launcher.admission.inject import PodSettings
 from launcher.cluster.api import ApiUnavailable
 from launcher.cluster.controllers.admission import PodDecisionLookup
+from launcher.cluster.controllers.kept_records import is_recorded
 from launcher.cluster.launch_service import LaunchService
 from launcher.names import launch_name
 from tests.fakes.kube import AWAY, Kube
@@ -107,7 +109,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     yield made
     for service in made.made:
         service.stop()
-    for kind in ("Pod", "Job", "Queue", "Slaml"):
+    for kind in ("Pod", "Job", "Queue", "PodGroup", "Slaml"):
         made.kube.put(kind, "last")  # ends the watches
     made.store.close()
 
@@ -304,7 +306,7 @@ def test_a_launcher_that_stands_by_answers_the_webhook_and_follows_one_that_ends
     eventually(lambda: second.ready)
     ground.ask()
     ground.store.put("jobs", {**JOB, "_id": "volcano-w", "job_id": "ns.w"})
-    answers = PodDecisionLookup(ground.store, second.observed)
+    answers = PodDecisionLookup(ground.store, second.queues)
     assert answers.queue("team") == (True, "shared")
     assert (found := answers.decided("w")) is not None and (found.job_id, found.node) == ("ns.w", "node-a")
     ground.made.remove(first)
@@ -442,3 +444,25 @@ def test_a_document_that_cannot_be_launched_fails_alone(ground: Ground) -> None:
     ground.start()
     eventually(lambda: (ground.store.get("launches", "k-l1") or {}).get("applied"))
     assert eventually(lambda: ground.record()["failure"]).startswith("pod.containers must hold one container")
+
+
+def test_an_emptied_store_gets_back_what_trains_and_nothing_is_removed_for_it(ground: Ground) -> None:
+    """Coordinators and launchers are new, too: only the Volcano Job still knows the job."""
+    ground.ask()
+    first = ground.start()
+    eventually(lambda: ground.record().get("applied"))
+    ground.show_pod(RUNNING, ownerReferences=owned_by(ground.kube.of("Job")[0]))
+    eventually(lambda: is_recorded(ground.kube.of("Job")[0]))
+    first.stop()
+    before = list(ground.playbooks)
+    for table in ("jobs", "launches", "terms"):
+        ground.store.remove(table, [row["_id"] for row in ground.store.list(table)])
+    ground.start("two")
+    eventually(lambda: lost_trainings(ground.store) == ["j"])
+    eventually(lambda: (ground.record().get("pod") or {}).get("name") == POD)
+    assert [(job["_id"], job["uid"]) for job in ground.store.list("jobs")] == [("j", "u")]
+    assert ground.playbooks == before
+
+
+def owned_by(job: Doc) -> list[Doc]:
+    return [{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": job["metadata"]["uid"]}]

@@ -92,7 +92,7 @@ def test_without_the_right_to_watch_nodes_nothing_is_written(tmp_path: Path) -> 
 def test_what_pods_of_others_ask_for_is_written_beside_their_node(ground: Ground) -> None:
     asked = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
     ground.kube.put("Pod", "p", spec={"nodeName": "a", "containers": [asked]}, status={"phase": "Running"})
-    eventually(lambda: ground.nodes._foreign.requested())
+    eventually(lambda: ground.nodes.foreign.on_node("a").cores)
     ground.nodes.turn()
     held = {str(doc["_id"]): doc.get("others") for doc in ground.store.list("nodes")}
     assert held == {"a": {"cores": 0.5, "memory": 2.0**30}, "b": None, "here": None}
@@ -101,7 +101,8 @@ def test_what_pods_of_others_ask_for_is_written_beside_their_node(ground: Ground
 def test_what_the_kubelet_keeps_for_other_processes_counts_like_their_pods(ground: Ground) -> None:
     asked = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
     ground.kube.put("Pod", "p", spec={"nodeName": "a", "containers": [asked]}, status={"phase": "Running"})
-    capacity, allocatable = {"cpu": "4", "memory": "8Gi"}, {"cpu": "3750m", "memory": "7Gi"}
+    capacity = {"cpu": "4", "memory": f"{8 * 2**20}Ki"}  # as kubelets write it
+    allocatable = {"cpu": "3750m", "memory": f"{7 * 2**20}Ki"}
     ground.node("a", {**READY, "capacity": capacity, "allocatable": allocatable})
 
     def held() -> dict[str, float] | None:
@@ -121,4 +122,4 @@ def test_what_the_kubelet_keeps_for_other_processes_counts_like_their_pods(groun
     ],
 )
 def test_a_node_that_does_not_say_what_it_keeps_keeps_nothing(status: dict[str, Any], kept: tuple[float, ...]) -> None:
-    assert reserved({"status": status}) == kept
+    assert reserved({"status": status}) == (*kept, 0.0)

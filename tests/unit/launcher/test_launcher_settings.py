@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,6 @@ from launcher.admission import certificates
 from launcher.cluster import config
 from launcher.cluster.controllers.admission import PodDecisionLookup
 from launcher.cluster.controllers.volcano_job_document import job_key
-from launcher.cluster.pods.pod_state import ObservedCluster
 from launcher.cluster.process import ReloadedCertificate
 
 GOOD = {"RESHAPE_STORE": "mongodb://db/reshape", "RESHAPE_IMAGE": "ours:1", "RESHAPE_COORDINATOR": "http://c:8080"}
@@ -90,14 +90,13 @@ def test_a_missing_certificate_stops_the_start(tmp_path: Path) -> None:
 # what the webhook is told
 
 
-def observed() -> ObservedCluster:
+def queues() -> dict[str, Any]:
     meta = {"labels": {"volcano-reshape.io/inject": "true"}, "annotations": {"volcano-reshape.io/devices": "recreate"}}
-    job = {"metadata": {"name": "train", "namespace": "team", "uid": "v"}}
-    return ObservedCluster({}, {"v": job}, {"alone": {"metadata": meta}, "plain": {"metadata": {}}})
+    return {"alone": {"metadata": meta}, "plain": {"metadata": {}}}
 
 
 def test_queues_are_answered_from_what_the_watches_show(tmp_path: Path) -> None:
-    answers = PodDecisionLookup(SqliteStore(str(tmp_path / "s.db")), observed)
+    answers = PodDecisionLookup(SqliteStore(str(tmp_path / "s.db")), queues)
     assert answers.queue("alone") == (True, "recreate")
     assert answers.queue("plain") == (False, "shared")
     with pytest.raises(Transient, match="not known"):  # it may be ours: the API server has selected its pod
@@ -106,7 +105,7 @@ def test_queues_are_answered_from_what_the_watches_show(tmp_path: Path) -> None:
 
 def test_each_pod_of_a_gang_is_told_its_own_part(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "s.db"))
-    answers = PodDecisionLookup(store, observed)
+    answers = PodDecisionLookup(store, queues)
     for gpu, node in (("g0", "node-a"), ("g1", "node-b"), ("g2", "node-b")):
         store.insert("gpus", {"_id": gpu, "node": node, "emulated": True})
     job = {"job_id": "j", "gpus_per_pod": 1, "gpu_ids": ["g0", "g1"], "launch": 1, "checkpoint_claim": "kept"}
@@ -126,7 +125,7 @@ def test_each_pod_of_a_gang_is_told_its_own_part(tmp_path: Path) -> None:
 
 def test_what_is_decided_is_where_the_job_goes_and_not_where_it_was(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "s.db"))
-    answers = PodDecisionLookup(store, observed)
+    answers = PodDecisionLookup(store, queues)
     assert answers.decided("v") is None
     assert answers.decided("w") is None
     store.insert("gpus", {"_id": "g1", "node": "node-b", "emulated": True})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, Moment
 from launcher.cluster.pods.limit_rules import (
     NO_CLASS,
     NO_WEIGHT,
@@ -55,7 +55,7 @@ def whole_pod() -> Pod:
 
 def view(seen: Pod, cores: float | None, lasts_s: float = 60.0, held: Doc | None = None, **job: Any) -> PodLimits:
     doc = {"_id": "j", "launch": 1, "cpu_limit": cores, "limit_ts": WALL + lasts_s, **job}
-    return PodLimits({"launch": 1, "held": held}, JobRecord(doc), seen, 8.0, WALL)
+    return PodLimits({"launch": 1, "held": held}, JobRecord(doc), seen, 8.0, Moment(5.0, WALL))
 
 
 def resized(seen: Pod, cores: float, **job: Any) -> Step:
@@ -222,7 +222,10 @@ def test_a_release_that_waits_is_still_remembered() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("500m", 0.5), ("2", 2), (2, 2), ("0.5", 0.5), ("1Gi", 2**30), ("1e3", 1000), ("100u", 1e-4), (None, None)],
+    [
+        *[("500m", 0.5), ("2", 2), (2, 2), ("0.5", 0.5), ("1Gi", 2**30), ("1e3", 1000), ("100u", 1e-4), (None, None)],
+        *[("24683820Ki", 24683820 * 2**10), ("2k", 2000), ("1Ei", 2**60), ("1E", 1e18), ("1K", None), ("odd", None)],
+    ],
 )
 def test_quantities_are_read_as_kubernetes_writes_them(text: object, value: float | None) -> None:
     found = amount(text)

@@ -77,6 +77,16 @@ def test_why_it_does_not_come_up_is_a_sentence(state: dict[str, Any], said: str 
     assert Pod(pod(state)).trouble == said
 
 
+@pytest.mark.parametrize("container", ["reshape-init", "reshape-sidecar"])
+def test_where_our_image_cannot_be_pulled_it_says_whose_it_is_and_what_to_do(container: str) -> None:
+    doc = pod(None, "Pending")
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry/ours:1"'}}
+    doc["status"]["initContainerStatuses"] = [{"name": container, "state": waits}]
+    said = str(Pod(doc).trouble)
+    assert said.startswith(f'its container {container} does not start: Back-off pulling image "registry/ours:1" (it is')
+    assert "imagePullSecrets" in said
+
+
 def test_how_a_sidecar_ends_is_no_trouble_but_how_an_init_container_does_is() -> None:
     doc = pod(RUNNING, initContainers=[{"name": "beside", "restartPolicy": "Always"}, {"name": "before"}])
     killed = {"terminated": {"exitCode": 137}}

@@ -171,6 +171,49 @@ def test_without_the_manifests_it_says_what_to_do() -> None:
         run(empty)
 
 
+def others_made(api: Memory, now: float = NOW, **content: str) -> certificates.IssuedCertificate:
+    """The Secret of a certificate that is not ours, as cert-manager or a user makes it."""
+    made = certificates.make(setup.WEBHOOK_NAMES, now)
+    whole = {"ca.crt": made.authority, "tls.crt": made.certificate, "tls.key": made.key, **content}
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in whole.items()}
+    api.objects["Secret", "reshape-webhook-tls"] = {"data": data}
+    return made
+
+
+def test_a_certificate_of_others_is_trusted_and_never_made_anew(api: Memory) -> None:
+    made = others_made(api)
+    said = run(api, now=NOW + 3 * YEAR - 80 * 86_400, keep_certificate=True)  # ours would be renewed now
+    assert "reshape-webhook-tls" not in api.writes
+    assert api.trusted() == made.authority
+    assert "somebody else's" in said
+    renewed = others_made(api, NOW + YEAR)
+    run(api, now=NOW + YEAR, keep_certificate=True)
+    assert api.trusted() == renewed.authority
+
+
+@pytest.mark.parametrize(
+    ("content", "now", "sentence"),
+    [
+        ({"ca.crt": ""}, NOW, "has no ca.crt: make it in reshape-system"),
+        ({"tls.crt": "junk"}, NOW, "has ended or is damaged: renew it"),
+        ({}, NOW + 4 * YEAR, "has ended or is damaged: renew it"),
+    ],
+)
+def test_a_certificate_of_others_that_cannot_be_used_is_said(
+    api: Memory, content: dict[str, str], now: float, sentence: str
+) -> None:
+    others_made(api, **content)
+    with pytest.raises(Fatal, match=sentence):
+        run(api, now=now, keep_certificate=True)
+    assert "reshape-inject" not in api.writes
+
+
+def test_a_certificate_of_others_that_is_not_there_yet_is_asked_for(api: Memory) -> None:
+    with pytest.raises(Fatal, match=r"has no tls\.crt, tls\.key, ca\.crt"):
+        run(api, keep_certificate=True)
+    assert ("Secret", "reshape-webhook-tls") not in api.objects
+
+
 def certain_now() -> float:
     """Real handshakes check the real date."""
     from coordinator.adapters.clock import SystemClock

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from coordinator.errors import Fatal
 from coordinator.model.records import JobRecord
+from coordinator.model.schema.job_fields import MOST_PRIORITY
 from coordinator.stores.sqlite import SqliteStore
-from launcher.admission.inject import PodSettings
+from launcher import names
+from launcher.admission.inject import GPU, PodSettings
+from launcher.admission.owners import owner_annotations
 from launcher.cluster.controllers.volcano_job import RECENT_S, VolcanoJobController
+from launcher.cluster.controllers.volcano_job_document import MORE
 from launcher.cluster.event_writer import EventWriter, event_stamp
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from tests.fakes.kube import Kube
@@ -25,6 +30,7 @@ Doc = dict[str, Any]
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
 KEY = "volcano-1234abcd-0000"
+MASTER_KEY = b"master"
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": "1234abcd-0000"}
 
 
@@ -39,6 +45,9 @@ class Time:
 
     def wall(self) -> float:
         return 1.7e9 + self.at
+
+    def boot_id(self) -> str:
+        return "since this test began"
 
 
 class Ground:
@@ -56,7 +65,9 @@ class Ground:
     def another(self) -> VolcanoJobController:
         """A launcher that was started anew."""
         news = EventWriter(self.kube, self.time, "test")
-        return VolcanoJobController(self.store, self.kube, self.time, news, SETTINGS, patience_s=10.0)  # type: ignore[arg-type]
+        return VolcanoJobController(
+            self.store, self.kube, self.time, news, SETTINGS, patience_s=10.0, master_key=MASTER_KEY
+        )  # type: ignore[arg-type]
 
     def turn(self, *jobs: Doc, pods: tuple[Pod, ...] = ()) -> None:
         queues = {q["metadata"]["name"]: q for q in self.kube.of("Queue")}
@@ -114,7 +125,7 @@ def test_what_would_start_a_job_is_an_event_at_once_when_it_is_found_and_in_the_
     world.submit("two", [2])
     world.tick()
     sentence = str(world.job("two").doc["message"])
-    plain, added = sentence.split(" What binds is ")
+    plain, _, added = sentence.partition(" two would start")
     ground.turn(vcjob())
     ground.let_in(state="submitted", message=plain)
     ground.turn(vcjob())
@@ -122,8 +133,8 @@ def test_what_would_start_a_job_is_an_event_at_once_when_it_is_found_and_in_the_
     ground.time.at += 1.0
     ground.turn(vcjob())
     ground.turn(vcjob())
-    assert added == "that one may not run on 2 GPUs: two would start now if it might."
-    assert ground.kube.events() == [("Waits", plain), ("Waits", world.api.job("two")["message"])]
+    assert added == " now if one might run on 2 GPUs."
+    assert ground.kube.events() == [("Waits", plain), ("Waits", world.api.jobs.job("two")["message"])]
 
 
 def test_one_that_nobody_asked_for_is_left_alone(ground: Ground) -> None:
@@ -246,7 +257,9 @@ def test_one_in_a_namespace_that_is_watched_no_more_is_not_cancelled(ground: Gro
     ground.turn(vcjob())
     ground.let_in(state="running")
     news = EventWriter(ground.kube, ground.time, "test")
-    ground.doors = VolcanoJobController(ground.store, ground.kube, ground.time, news, SETTINGS, 10.0, ("other",))  # type: ignore[arg-type]
+    ground.doors = VolcanoJobController(
+        ground.store, ground.kube, ground.time, news, SETTINGS, 10.0, MASTER_KEY, ("other",)
+    )  # type: ignore[arg-type]
     ground.turn()
     assert not (ground.job() or {}).get("cancel")
 
@@ -382,6 +395,23 @@ def test_a_device_mode_that_does_not_exist_is_said_on_the_queue(ground: Ground) 
     assert ground.kube.events()[0][0] == "DevicesUnknown"
 
 
+@pytest.mark.parametrize(
+    ("text", "weight", "events"),
+    [
+        ("3", 3.0, []),
+        ("0", 0.0, []),
+        *((odd, None, ["MakespanWeightUnknown"]) for odd in ("much", "-1", "nan", "2000")),
+    ],
+)
+def test_a_queues_weight_of_makespan_is_read_or_said_to_be_wrong(
+    ground: Ground, text: str, weight: float | None, events: list[str]
+) -> None:
+    ground.kube.put("Queue", "sweeps", None, meta={"annotations": {"volcano-reshape.io/makespan-weight": text}})
+    ground.turn()
+    assert (ground.store.get("queues", "sweeps") or {})["makespan_weight"] == weight
+    assert [one[0] for one in ground.kube.events()] == events
+
+
 def test_a_missing_webhook_configuration_hinders_nothing(ground: Ground) -> None:
     ground.kube.vanish("MutatingWebhookConfiguration", "reshape-inject", None)
     ground.turn(vcjob())
@@ -441,3 +471,91 @@ def test_a_suspended_job_waits_until_it_is_resumed(ground: Ground) -> None:
     assert "until its Volcano Job is resumed" in (ground.job() or {})["held_back"]
     ground.turn(vcjob())
     assert (ground.job() or {})["held_back"] is None
+
+
+# whose it is, and with what rights
+
+
+def owned_by(job: Doc, user: str) -> Doc:
+    """The Volcano Job as the webhook has let it in."""
+    about = job["metadata"]
+    notes = owner_annotations(MASTER_KEY, about["namespace"], about, user)
+    return {**job, "metadata": {**about, "annotations": {**about.get("annotations", {}), **notes}}}
+
+
+def test_a_job_belongs_to_who_made_its_volcano_job(ground: Ground) -> None:
+    ground.turn(owned_by(vcjob(), "system:serviceaccount:team:ann"))
+    assert (ground.job() or {})["owner"] == "system:serviceaccount:team:ann"
+
+
+def test_a_forged_owner_gets_nothing_and_the_job_is_its_namespaces(ground: Ground) -> None:
+    job = owned_by(vcjob(), "ann")
+    job["metadata"]["annotations"] |= {names.OWNER: "bob"}
+    ground.turn(job)
+    assert (ground.job() or {})["owner"] == job["metadata"]["namespace"]
+
+
+def test_an_owner_in_the_annotation_of_its_fields_is_refused(ground: Ground) -> None:
+    job = vcjob()
+    job["metadata"]["annotations"][MORE] = json.dumps({"owner": "bob"})
+    ground.turn(job)
+    assert ground.job() is None
+    assert any("cannot set owner" in said for _, said in ground.kube.events())
+
+
+@pytest.mark.parametrize(("value", "kept"), [(1000, 1000), (2_000_000_000, MOST_PRIORITY), (-5, -5)])
+def test_the_value_of_a_priority_class_is_the_priority_among_its_owners_jobs(
+    ground: Ground, value: int, kept: int
+) -> None:
+    ground.kube.put("PriorityClass", "urgent", None, value=value)
+    job = vcjob()
+    job["spec"]["priorityClassName"] = "urgent"
+    ground.turn(job)
+    assert (ground.job() or {})["priority"] == kept
+
+
+def test_a_priority_class_of_its_pods_counts_too_and_one_that_is_not_there_does_not(ground: Ground) -> None:
+    job = vcjob()
+    job["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = "gone"
+    ground.turn(job)
+    assert ground.job() is not None
+    assert "priority" not in (ground.job() or {})
+
+
+def test_a_launcher_that_may_not_read_priority_classes_lets_jobs_in(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(kind: str, name: str, namespace: str | None = None) -> Doc | None:
+        if kind == "PriorityClass":
+            raise Fatal("the API server refuses this account")
+        return Kube.get(ground.kube, kind, name, namespace)
+
+    monkeypatch.setattr(ground.kube, "get", get)
+    job = vcjob()
+    job["spec"]["priorityClassName"] = "urgent"
+    ground.turn(job)
+    assert "priority" not in (ground.job() or {"priority": "no job"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "weight", "guaranteed", "limit", "reclaimable"),
+    [
+        ({"parent": "lab"}, 1, 0, None, True),
+        ({}, 1, 0, None, True),
+        ({"weight": 4, "reclaimable": False}, 4, 0, None, False),
+        ({"deserved": {GPU: "2"}, "capability": {GPU: 3, "cpu": "4"}}, 1, 2, 3, True),
+        ({"guarantee": {"resource": {GPU: "1"}}, "deserved": {GPU: 2}}, 1, 2, None, True),
+        ({"deserved": {GPU: "8"}, "capability": {GPU: "3"}}, 1, 3, 3, True),
+        ({"capability": {GPU: "0"}}, 1, 0, 0, True),
+        ({"capability": {GPU: "many"}, "weight": "x", "deserved": "y", "guarantee": None}, 1, 0, None, True),
+    ],
+)
+def test_a_queues_rights_are_written_down(
+    ground: Ground, spec: Doc, weight: int, guaranteed: int, limit: int | None, reclaimable: bool
+) -> None:
+    ground.kube.put("Queue", "gold", None, spec=spec)
+    ground.turn()
+    row = ground.store.get("queues", "gold") or {}
+    found = row["weight"], row["guaranteed"], row["limit"], row["reclaimable"]
+    assert found == (weight, guaranteed, limit, reclaimable)
+    assert row["parent"] == spec.get("parent")

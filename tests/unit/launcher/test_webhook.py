@@ -15,13 +15,17 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from coordinator.errors import Transient
+from coordinator.http import server_limits
+from launcher import names
 from launcher.admission.inject import Devices, PodSettings, node_of
+from launcher.admission.owners import proven_owner
 from launcher.admission.webhook import Injector, PodDecision, make_server
 from launcher.cluster.metrics import LauncherMetrics
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
 from tests.unit.launcher.test_inject import applied
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
+MASTER_KEY = b"master"
 OWNER = {
     "apiVersion": "batch.volcano.sh/v1alpha1",
     "kind": "Job",
@@ -78,7 +82,7 @@ class Desk:
 
 def serve(desk: Desk, ready: bool) -> HTTPServer:
     """The webhook's server, which does not listen yet."""
-    injector = Injector(SETTINGS, desk, desk.report, desk.metrics.admission)
+    injector = Injector(SETTINGS, desk, desk.report, desk.metrics.admission, MASTER_KEY)
     return make_server(injector, None, lambda: ready, desk.metrics.text)
 
 
@@ -262,13 +266,9 @@ def test_a_pod_of_another_kind_in_a_queue_of_ours_is_left_alone_and_named(owner:
     desk, owners = Desk(queues={"gold": "shared"}), [{**owner, "name": "theirs", "uid": "u"}] if owner else []
     metadata = {"labels": {"volcano.sh/queue-name": "gold"}, "ownerReferences": owners}
     response = review(desk, pod(metadata=metadata))[1]["response"]
+    assert response.pop("warnings")
     assert response == {"uid": "r-1", "allowed": True}
     assert desk.reports == ([("team", "theirs", "NotReshaped")] if owner else [])
-
-
-def test_a_labelled_pod_of_nobody_is_refused() -> None:
-    answer = review(Desk(), pod(metadata={"ownerReferences": []}))[1]
-    assert "not of a Volcano Job" in answer["response"]["status"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -288,3 +288,73 @@ def test_each_answer_is_counted_by_its_outcome() -> None:
     text = desk.metrics.text().decode()
     for outcome in ("injected", "refused", "unchanged", "unknown"):
         assert f'reshape_admission_seconds_count{{outcome="{outcome}"}} 1.0' in text
+
+
+VOLCANO_JOB = {"group": "batch.volcano.sh", "version": "v1alpha1", "kind": "Job"}
+FORGED = {names.OWNER: "bob", names.OWNER_PROOF: "0" * 64}
+
+
+def owned(about: dict[str, Any], user: str, **request: Any) -> dict[str, Any]:
+    """The metadata of a Volcano Job after the webhook has seen it."""
+    asked = {"kind": VOLCANO_JOB, "userInfo": {"username": user}, **request}
+    status, answer = review(Desk(), {"metadata": about, "spec": {}}, **asked)
+    assert status == 200
+    assert answer["response"]["allowed"]
+    if "patch" not in answer["response"]:
+        return about
+    made: dict[str, Any] = applied(json.loads(base64.b64decode(answer["response"]["patch"])), {"metadata": about})
+    return made["metadata"]
+
+
+def test_who_makes_a_volcano_job_is_noted_whatever_its_document_says() -> None:
+    ann = "system:serviceaccount:team:ann"
+    made = owned({"name": "train", "annotations": {"theirs": "stays", **FORGED}}, ann)
+    assert (made["annotations"][names.OWNER], made["annotations"]["theirs"]) == (ann, "stays")
+    assert proven_owner(MASTER_KEY, {**made, "namespace": "team"}) == ann
+    generated = owned({"generateName": "train-"}, "ann@example.org")
+    assert proven_owner(MASTER_KEY, {**generated, "namespace": "team", "name": "train-x7"}) == "ann@example.org"
+
+
+def test_a_note_that_the_webhook_did_not_write_for_this_very_job_counts_as_none() -> None:
+    made = {**owned({"name": "train"}, "ann"), "namespace": "team"}
+    assert proven_owner(MASTER_KEY, made) == "ann"
+    notes = made["annotations"]
+    for forged in (
+        {**made, "annotations": FORGED},
+        {**made, "annotations": {**notes, names.OWNER: "bob"}},
+        {**made, "annotations": {names.OWNER: "bob"}},
+        {**made, "namespace": "other"},
+        {**made, "name": "another"},
+        {**made, "name": "another", "generateName": "train"},
+        {"name": "train", "namespace": "team"},
+    ):
+        assert proven_owner(MASTER_KEY, forged) is None
+    assert proven_owner(b"another key", made) is None
+
+
+def test_a_change_of_a_volcano_job_is_left_alone() -> None:
+    about = {"name": "train"}
+    assert owned(about, "mallory", operation="UPDATE") == about
+    assert "annotations" not in owned(about, "mallory", kind={**VOLCANO_JOB, "group": "batch"})
+
+
+def test_more_connections_than_it_may_have_cost_the_oldest_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_limits, "most_connections", lambda: 2)
+
+    async def ask() -> tuple[bytes, bytes]:
+        server = serve(Desk(), True)
+        listening, port = bind_unused_port()
+        server.add_socket(listening)
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        served = await reader.readline()
+        left = await idle[0][0].read()
+        for _, other in (*idle, (reader, writer)):
+            other.close()
+        server.stop()
+        await server.close_all_connections()
+        return served, left
+
+    assert asyncio.run(asyncio.wait_for(ask(), 30)) == (b"HTTP/1.1 200 OK\r\n", b"")

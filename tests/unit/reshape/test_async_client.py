@@ -82,7 +82,7 @@ def test_what_is_given_up_leaves_no_thread_that_the_program_waits_for(
 
 def test_waiting_has_an_end_if_one_is_given_and_the_job_goes_on(client: AsyncClient) -> None:
     client.blocking.submit(DOC)
-    with pytest.raises(TimeoutError, match="has not ended within 0 s; it goes on"):
+    with pytest.raises(TimeoutError, match="did not end within 0 s; it keeps running"):
         asyncio.run(client.wait("a", timeout_s=0))
     assert client.blocking.job("a")["state"] == s.SUBMITTED
 

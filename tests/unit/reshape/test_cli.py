@@ -235,7 +235,7 @@ def test_explain_shows_every_candidate_with_its_makespan(reshape: Run, live: Liv
     live.coordinator.stored_decisions = [DECISION]
     shown = reshape("explain", "b").out
     assert shown == reshape("explain", "b-v1").out
-    unchanged = "If nothing changed, it was predicted then, the jobs that ran would be done in 80.0 s."
+    unchanged = "If nothing changed, the jobs that ran would have been done in 80.0 s, as predicted then."
     for part in ("start job b on 2 GPUs, job a keeps 2", DECISION["sentence"], unchanged, "70.5 s", "ends later"):
         assert part in shown
     chosen = next(line for line in shown.splitlines() if "->" in line)
@@ -268,8 +268,8 @@ def test_the_beginning_of_an_older_id_is_enough_where_no_other_job_has_it(
     reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(reshape, "mnist-1")
-    listed = live.coordinator.jobs
-    monkeypatch.setattr(live.coordinator, "jobs", lambda ended, within_s=0.0: listed(ended) if ended else [])
+    listed = live.coordinator.list_jobs
+    monkeypatch.setattr(live.coordinator, "list_jobs", lambda ended, within_s=0.0: listed(ended) if ended else [])
     assert reshape("job", "mn").out.startswith("job:         mnist-1")
 
 
@@ -280,7 +280,7 @@ def test_an_empty_id_means_no_job(reshape: Run, live: Live, verb: str) -> None:
     before = dict(live.coordinator.documents["mnist-1"])
     done = reshape(verb, "")
     assert (done.code, done.out) == (2, "")
-    assert "The job id is empty, as of a variable that is not set" in done.err
+    assert "The job id is empty: is a variable of your shell unset" in done.err
     assert live.coordinator.documents["mnist-1"] == before
 
 
@@ -331,15 +331,35 @@ def test_events_of_an_unknown_job_are_not_waited_for(reshape: Run) -> None:
 
 def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) -> None:
     submit(reshape)
-    assert "shall run on 2 GPUs" in reshape("scale", "a", "--gpus", "2").out
-    assert "shall run on 2 GPUs" in reshape("reshape", "a", "--gpus", "2").out
+    live.coordinator.documents["a"] |= {"state": "running", "num_gpus": 1}
+    assert "Resizing a to 2 GPUs" in reshape("scale", "a", "--gpus", "2").out
+    assert "Resizing a to 2 GPUs" in reshape("reshape", "a", "--gpus", "2").out
     assert live.coordinator.documents["a"]["wanted"] == 2
+    assert reshape("scale", "a", "--gpus", "1").out.startswith("a keeps its 1 GPU; `reshape explain a` shows")
+    assert reshape("scale", "a", "--auto").out.startswith("The scheduler sizes a again; ")
     assert reshape("reshape", "a", "--auto", "-o", "json").doc == {"decision_id": "wish-a-None"}
     assert live.coordinator.documents["a"]["wanted"] is None
     live.coordinator.documents["a"]["elastic"] = False
     refused = reshape("reshape", "a", "--gpus", "2")
     assert (refused.code, "--force" in refused.err) == (1, True)
     assert reshape("reshape", "a", "--gpus", "2", "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "suspended", "said"),
+    [
+        (["--gpus", "2"], False, "a starts on 2 GPUs once they are free; "),
+        (["--gpus", "1"], False, "a starts on 1 GPU once it is free; "),
+        (["--gpus", "2"], True, "a starts on 2 GPUs once it is resumed; "),
+        (["--auto"], False, "The scheduler chooses on how many GPUs a starts; "),
+    ],
+)
+def test_a_job_that_waits_is_not_said_to_be_resized(
+    reshape: Run, live: Live, words: list[str], suspended: bool, said: str
+) -> None:
+    submit(reshape)
+    live.coordinator.documents["a"]["suspended"] = suspended
+    assert reshape("scale", "a", *words).out.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -586,7 +606,7 @@ def test_verbs_that_change_something_say_what_they_did(reshape: Run, live: Live)
     assert (again.code, again.err) == (1, "Job a is not suspended: there is nothing to resume.\n")
     assert reshape("drain", "local").out == (
         "Node local takes no new work until `reshape undrain local`.\n"
-        "Moved or shrunk away as soon as there is room: a; see `reshape jobs`.\n"
+        "Will move or shrink away as soon as there is room: a; see `reshape jobs`.\n"
         "Job b keeps its 1 GPU until it ends.\n"
     )
     assert live.coordinator.drained
@@ -596,11 +616,11 @@ def test_verbs_that_change_something_say_what_they_did(reshape: Run, live: Live)
 
 
 def test_a_dry_run_submits_nothing_and_prints_what_would_be(reshape: Run, live: Live) -> None:
-    done = reshape("submit", "--dry-run", "--name", "a", "--gpus", "1,2", "--", "sh", "-c", "train")
+    done = reshape("submit", "--dry-run", "--name", "a", "--gpus", "1,2", "--weight", "5", "--", "sh", "-c", "train")
     first, _, document = done.out.partition("\n")
     assert (done.code, live.coordinator.documents) == (0, {})
     assert first.startswith("Not submitted, as --dry-run says; the coordinator would accept job a on 1 or 2 GPUs")
-    assert json.loads(document)["optional_num_gpus"] == [1, 2]
+    assert (json.loads(document)["optional_num_gpus"], json.loads(document)["weight"]) == ([1, 2], 5.0)
     refused = reshape("submit", "--dry-run", "--name", "../x", "--", "sh", "-c", "train")
     assert (refused.code, refused.out) == (1, "") and "job_id must be" in refused.err
     assert reshape("submit", "--dry-run", "--wait", "--", "sh").code == 2
@@ -693,7 +713,8 @@ def test_the_help_lists_each_command_once_and_whole_in_80_columns(
     assert sorted(listed) == sorted(main.cli.commands)
     told = reshape("--help").out
     assert "..." not in told.partition("Your jobs:")[2] and max(map(len, told.splitlines())) <= 80
-    for name, command in main.cli.commands.items():
+    for name in main.cli.commands:
+        command = main.cli.get_command(click.Context(main.cli), name)
         assert " ".join(command.get_short_help_str(1_000).split()) in " ".join(told.split()), name
 
 

@@ -123,7 +123,7 @@ def test_a_coordinator_that_breaks_off_is_unreachable() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(CoordinatorUnreachable, match="broke off"):
+        with pytest.raises(CoordinatorUnreachable, match="closed the connection"):
             Client(f"http://127.0.0.1:{server.getsockname()[1]}", "x").jobs()
         thread.join()
 
@@ -215,8 +215,8 @@ def test_the_jobs_of_a_sweep_are_numbered_after_its_name(here: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([{"lr": 1}, "--lr=2"], "'--lr=2' says not what to write behind the command: give each job a dictionary"),
-        ([{"lr": 1}, 2], "2 says not what to write"),
+        ([{"lr": 1}, "--lr=2"], "'--lr=2' does not say what to append to the command: give each job a dictionary"),
+        ([{"lr": 1}, 2], "2 does not say what to append"),
         ([{"lr": 1}, {"amp": True}], r"amp=True can be written in several ways: give a list of words, .*\['--amp'\]"),
     ],
 )
@@ -247,21 +247,27 @@ def test_a_sweep_that_is_refused_midway_names_the_jobs_that_run(here: Client) ->
         ("nb.ipynb", {}, NotRunnable, "no program nb.ipynb on PATH"),
         ("", {}, NotRunnable, "The command is empty"),
         ([], {}, NotRunnable, "The command is empty"),
-        (None, {}, TypeError, "None is no job: give a script"),
-        (b"train.py", {}, TypeError, "is no job: give a script"),
+        (None, {}, TypeError, "None is not a job: give a script"),
+        (b"train.py", {}, TypeError, "is not a job: give a script"),
         ("train.py", {"code": "nowhere"}, NotRunnable, "no folder"),
         ("train.py", {"gpus": 9}, NotRunnable, "No node has 9 GPUs; the largest has 8: write gpus=8 or less"),
-        ("train.py", {"gpus": "2"}, NotRunnable, "'2' is no GPU count: write gpus=2"),
-        ("train.py", {"gpus": 1.5}, NotRunnable, "1.5 is no GPU count"),
-        ("train.py", {"gpus": True}, NotRunnable, "True is no GPU count"),
-        ("train.py", {"gpus": []}, NotRunnable, r"\[\] is no GPU count"),
-        ("train.py", {"gpus": [-1, 2]}, NotRunnable, "is no GPU count"),
-        ("train.py", {"num_gpus": 2}, TypeError, "submit takes no num_gpus: write gpus=2"),
-        ("train.py", {"command": ["x"]}, TypeError, "submit takes no command: give the words first"),
+        ("train.py", {"gpus": "2"}, NotRunnable, "'2' is not a GPU count: write gpus=2"),
+        ("train.py", {"gpus": 1.5}, NotRunnable, "1.5 is not a GPU count"),
+        ("train.py", {"gpus": True}, NotRunnable, "True is not a GPU count"),
+        ("train.py", {"gpus": []}, NotRunnable, r"\[\] is not a GPU count"),
+        ("train.py", {"gpus": [-1, 2]}, NotRunnable, "is not a GPU count"),
+        ("train.py", {"num_gpus": 2}, TypeError, "submit does not take num_gpus: write gpus=2"),
+        ("train.py", {"command": ["x"]}, TypeError, "submit does not take command: give the words first"),
         ("train.py", {"wait": True}, TypeError, r"call wait\(\) of the job"),
         ("train.py", {"env": ["A=1"]}, TypeError, "env is a dictionary of variables"),
         ("train.py", {"env": {"A": None}}, TypeError, "The variable A is None: write it as a text"),
         (GOOD, {"gpus": 1}, TypeError, "holds all that is said of a job"),
+        (
+            {"command": ["python", "train.py"], "num_gpus": 1},
+            {},
+            NotRunnable,
+            r'in which folder train\.py is: add "code": "\."',
+        ),
     ],
 )
 def test_what_cannot_run_is_said_before_anything_is_sent(
@@ -297,9 +303,48 @@ def test_options_of_the_command_line_are_taken_by_their_names(here: Client, got:
     assert got[0].keys().isdisjoint({"deadline", "after"})
 
 
+def test_a_users_own_webhook_is_that_of_all_commands_that_name_none(
+    here: Client, got: Got, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESHAPE_NOTIFY_ME", "https://chat.example/mia")
+    here.submit("train.py")
+    here.submit("train.py", notify="https://chat.example/this")
+    here.submit({**GOOD, "code": "."})
+    assert [doc.get("notify") for doc in got] == ["https://chat.example/mia", "https://chat.example/this", None]
+    assert "RESHAPE_NOTIFY_ME" not in got[0]["env"], "the job does not learn the address"
+
+
+@pytest.mark.parametrize(
+    "problem", ["notify must be the address of a webhook, http://HOST/...", "this tells no webhooks: leave notify out"]
+)
+def test_a_webhook_that_is_refused_is_traced_to_the_variable_that_names_it(
+    here: Client, live: Live, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    def refuse(doc: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+        raise Rejected(f"The job was not accepted: {problem}.", problems=(problem,))
+
+    monkeypatch.setattr(live.coordinator, "submit", refuse)
+    monkeypatch.setenv("RESHAPE_NOTIFY_ME", "chat")
+    with pytest.raises(CoordinatorRefused) as refusal:
+        here.submit("train.py")
+    assert str(refusal.value).endswith(" It is the one in the variable RESHAPE_NOTIFY_ME: change it, or unset it.")
+    with pytest.raises(CoordinatorRefused) as refusal:
+        here.submit("train.py", notify="mine")
+    assert "RESHAPE_NOTIFY_ME" not in str(refusal.value)
+
+
 def test_a_relative_folder_of_a_document_is_that_of_who_submits_it(here: Client, got: Got, tmp_path: Path) -> None:
     here.submit({**GOOD, "code": "."})
     assert got[0]["code"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["python", "/srv/train.py"], ["python", "-m", "train"], ["python", "-c", "print(1)"], ["./run"], [], [1]],
+)
+def test_a_document_that_needs_no_folder_is_sent_as_it_is(here: Client, got: Got, command: list[Any]) -> None:
+    here.submit({"command": command, "optional_num_gpus": [1]})
+    assert got[0]["command"] == command
 
 
 def test_a_coordinator_elsewhere_is_sent_no_folder_and_no_variables(client: Client, got: Got) -> None:

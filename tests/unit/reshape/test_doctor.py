@@ -10,16 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Fatal, Transient
 from launcher.admission import setup
-from reshape import doctor
+from launcher.volcano_conf import with_extender
+from launcher.volcano_connection import CONFIG_MAP
+from reshape import __version__, doctor, version_skew
 from reshape.cli.main import run
 from tests.unit.launcher.test_setup import NOW, YEAR, Memory
+from tests.unit.launcher.test_volcano_conf import V1_11
 
 CONF = """
+actions: "enqueue, allocate"
 tiers:
 - plugins: [{name: priority}]
 - plugins:
@@ -55,7 +58,7 @@ class Healthy(Memory):
         self.objects |= {
             **{("CustomResourceDefinition", name): crd() for name in doctor.KINDS_NEEDED},
             ("Deployment", "volcano-scheduler"): {"spec": {"template": pod}},
-            ("ConfigMap", doctor.SCHEDULER_CONF): {"data": {"volcano-scheduler.conf": CONF}},
+            ("ConfigMap", CONFIG_MAP): {"data": {"volcano-scheduler.conf": CONF}},
             ("Secret", "reshape-store"): {"data": {}},
             ("Deployment", "reshape-coordinator"): {"status": {"readyReplicas": 1}},
             ("Deployment", "reshape-launcher"): {"spec": {"replicas": 2}, "status": {"readyReplicas": 2}},
@@ -65,6 +68,8 @@ class Healthy(Memory):
             "Queue": [{"metadata": {"name": "reshape"}}],
             "Node": [{"metadata": {"name": "node-a"}, "status": {"allocatable": {"cpu": "8"}}}],
             "Pod": [{"spec": {"nodeName": "node-a"}}],
+            "Deployment": [],
+            "RuntimeClass": [],
         }
         self.extender: Callable[[str, bytes], bytes] = VolcanoExtender({}.get, dict).answer
         self.answers: dict[str, bytes | Exception] = {"/metrics": METRICS}
@@ -132,7 +137,7 @@ def test_it_asks_the_extender_in_the_shape_of_each_volcano(api: Healthy) -> None
 
 def test_a_configuration_that_still_asks_for_scores_is_to_be_changed(api: Healthy) -> None:
     more = CONF.replace("ignorable: true", "ignorable: true\n      extender.prioritizeVerb: prioritize")
-    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": more}}
+    api.objects["ConfigMap", CONFIG_MAP] = {"data": {"volcano-scheduler.conf": more}}
     assert "Take `extender.prioritizeVerb` out" in found(api, "warning")
     assert found(api, "missing") == ""
 
@@ -153,6 +158,40 @@ def test_a_node_with_gpus_and_no_agent_is_named(api: Healthy, has: dict[str, Any
     assert "No agent runs on gpu-9, so that GPUs there are not used" in found(api, "missing")
     api.lists["Pod"].append({"spec": {"nodeName": "gpu-9"}})
     assert found(api, "missing") == ""
+
+
+TAINT = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "lacking"),
+    [
+        ([TAINT], "- {key: dedicated, operator: Equal, value: training, effect: NoSchedule}"),
+        ([{"key": "gpu", "effect": "NoExecute"}], "- {key: gpu, operator: Exists, effect: NoExecute}"),
+        ([{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}, TAINT], "- {key: dedicated, "),
+    ],
+)
+def test_half_a_cluster_is_named_with_the_toleration_that_the_agent_lacks(
+    api: Healthy, taints: list[dict[str, str]], lacking: str
+) -> None:
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    api.objects["DaemonSet", "reshape-agent"]["spec"] = {"template": {"spec": {"tolerations": tolerations}}}
+    node = {"metadata": {"name": "gpu-9"}, "spec": {"taints": taints}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    api.lists["Node"].append(node)
+    assert "No agent runs on gpu-9, so that GPUs there are not used: add to `tolerations`" in found(api, "missing")
+    assert lacking in found(api, "missing")
+    del node["status"]  # without a device plugin nothing tells that it has GPUs
+    assert found(api, "missing") == ""
+    assert "A taint keeps the agent off gpu-9. If there are GPUs, add" in found(api, "warning")
+    tolerations += [TAINT, {"key": "gpu", "operator": "Exists"}]
+    api.objects["DaemonSet", "reshape-agent"]["spec"] = {"template": {"spec": {"tolerations": tolerations}}}
+    assert found(api, "warning") == ""
+
+
+def test_a_control_plane_is_not_taken_for_a_node_that_lacks_its_agent(api: Healthy) -> None:
+    taints = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    api.lists["Node"].append({"metadata": {"name": "master-0"}, "spec": {"taints": taints}})
+    assert found(api, "warning") == ""
 
 
 def test_a_node_without_gpus_needs_no_agent(api: Healthy) -> None:
@@ -188,15 +227,15 @@ def test_where_pods_cannot_be_resized_it_is_said_what_falls_away(api: Healthy) -
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
-        ("tiers: []", "does not ask us"),
-        ("not: [yaml", "does not ask us"),
-        (CONF.replace("reshape-coordinator", "someone-else"), "does not ask us"),
+        ("tiers: []", "does not ask our extender"),
+        ("not: [yaml", "does not ask our extender"),
+        (CONF.replace("reshape-coordinator", "someone-else"), "does not ask our extender"),
         (CONF.replace("ignorable: true", 'ignorable: "true"'), "without quotes"),
         (CONF.replace("      extender.ignorable: true", ""), "without quotes"),
     ],
 )
 def test_a_scheduler_that_does_not_ask_us_or_would_stop_with_us(api: Healthy, conf: str, sentence: str) -> None:
-    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": conf}}
+    api.objects["ConfigMap", CONFIG_MAP] = {"data": {"volcano-scheduler.conf": conf}}
     assert sentence in found(api, "missing")
 
 
@@ -205,17 +244,20 @@ def test_a_launcher_without_its_second_pod_is_a_warning(api: Healthy) -> None:
     assert "Only 1 of 2 pods of Deployment reshape-launcher are ready" in found(api, "warning")
 
 
-def test_the_shipped_scheduler_configuration_passes(api: Healthy) -> None:
-    from tests.test_tidy import ROOT
-
-    text = (ROOT / "manifests" / "volcano" / "volcano-scheduler.conf").read_text()
-    assert yaml.safe_load(text)["actions"] == "enqueue, allocate, backfill"
-    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": text}}
+def test_what_connect_writes_passes(api: Healthy) -> None:
+    text = with_extender(V1_11).text
+    api.objects["ConfigMap", CONFIG_MAP] = {"data": {"volcano-scheduler.conf": text}}
     assert "asks our extender" in found(api, "well")
     assert "several pods" not in found(api, "warning")
     text = text.replace("predicateErrorCacheEnable: false", "")
-    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": text}}
+    api.objects["ConfigMap", CONFIG_MAP] = {"data": {"volcano-scheduler.conf": text}}
     assert "predicateErrorCacheEnable: false" in found(api, "warning")
+
+
+def test_a_scheduler_that_asks_nobody_before_it_starts_a_job(api: Healthy) -> None:
+    text = with_extender(V1_11).text.replace("enqueue, ", "")
+    api.objects["ConfigMap", CONFIG_MAP] = {"data": {"volcano-scheduler.conf": text}}
+    assert "lack `enqueue`" in found(api, "missing")
 
 
 def test_old_versions_are_told(api: Healthy) -> None:
@@ -263,7 +305,15 @@ def test_a_webhook_that_nobody_trusts_or_that_refuses(api: Healthy) -> None:
     api.made = Fatal('failed calling webhook "label.volcano-reshape.io": connection refused.')
     missing = found(api, "missing")
     assert "trusts no certificate of ours" in missing
-    assert missing.splitlines()[-1].endswith("connection refused.")
+    last = missing.splitlines()[-1]
+    assert last.startswith("The API server does not reach our webhook")
+    assert "port 8443" in last
+    assert last.endswith("connection refused).")
+
+
+def test_a_pod_that_the_webhook_refuses_is_told_with_its_words(api: Healthy) -> None:
+    api.made = Fatal('admission webhook "label.volcano-reshape.io" denied the request: no command.')
+    assert "would be refused: admission webhook" in found(api, "missing")
 
 
 def test_a_pod_that_gets_no_sidecar(api: Healthy) -> None:
@@ -279,8 +329,19 @@ def test_a_certificate_near_its_end_is_a_warning_and_after_it_missing(api: Healt
 def test_a_device_plugin_beside_shared_mode_is_a_warning(api: Healthy) -> None:
     api.lists["Node"][0]["status"]["allocatable"]["nvidia.com/gpu"] = "4"
     assert "Nodes node-a hand out nvidia.com/gpu" in found(api, "warning")
+    assert "can open all GPUs of their node" in found(api, "warning")
     api.lists["Queue"][0]["metadata"]["annotations"] = {doctor.DEVICES: "recreate"}
     assert found(api, "warning") == ""
+
+
+def test_seats_are_judged_by_the_settings_that_the_launcher_reads(api: Healthy) -> None:
+    container = {"envFrom": [{"configMapRef": {"name": "reshape-settings-5f2k"}}]}
+    api.objects["Deployment", "reshape-launcher"]["spec"]["template"] = {"spec": {"containers": [container]}}
+    api.objects["ConfigMap", "reshape-settings-5f2k"] = {"data": {"RESHAPE_SEATS": "cdi"}}
+    agent = {"env": [{"name": "RESHAPE_SEATS"}]}
+    api.objects["DaemonSet", "reshape-agent"]["spec"] = {"template": {"spec": {"containers": [agent]}}}
+    api.lists["Node"][0]["status"]["allocatable"]["volcano-reshape.io/seat"] = "256"
+    assert "kernel lets pods open their own GPUs only: 1 (seats by cdi)" in found(api, "well")
 
 
 def test_no_labelled_queue_is_a_warning(api: Healthy) -> None:
@@ -320,12 +381,47 @@ def test_without_a_cluster_it_is_one_sentence(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert run(["doctor"]) == 1
     (said,) = capsys.readouterr().err.strip().splitlines()
-    assert said.startswith("No cluster can be looked at")
+    assert said.startswith("The cluster cannot be checked")
 
 
 def test_rows_that_somebody_changed_into_nonsense_are_told_of(api: Healthy) -> None:
     api.answers["/metrics"] = (
         METRICS + b'reshape_misfit_rows{table="jobs"} 2.0\nreshape_misfit_rows{table="gpus"} 0.0\n'
     )
-    assert "2 rows of table jobs hold what makes no sense" in found(api, "warning")
+    assert "2 rows of table jobs hold values that make no sense" in found(api, "warning")
     assert "table gpus" not in found(api, "warning")
+
+
+def runs(image: str) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"image": image}]}}}
+
+
+def test_parts_of_different_versions_are_named(api: Healthy) -> None:
+    for part, image in zip(version_skew.PARTS, ("reshape:2", "reshape:2", "reshape:1"), strict=True):
+        api.objects[part].setdefault("spec", {}).update(runs(image))
+    assert "reshape-coordinator reshape:2, reshape-launcher reshape:2, reshape-agent reshape:1" in found(api, "warning")
+    api.objects["DaemonSet", "reshape-agent"]["spec"].update(runs("reshape:2"))
+    assert "different images" not in found(api, "warning")
+
+
+def test_a_coordinator_of_another_version_than_the_command_is_said(api: Healthy) -> None:
+    api.answers["/metrics"] = METRICS + b'reshape_build_info{version="9.9.9"} 1.0\n'
+    assert f"This command is volcano-reshape {__version__}, the coordinator 9.9.9" in found(api, "warning")
+    api.answers["/metrics"] = METRICS + f'reshape_build_info{{version="{__version__}"}} 1.0\n'.encode()
+    assert found(api, "warning") == ""
+
+
+def test_sidecars_that_are_older_than_the_launcher_are_counted(api: Healthy) -> None:
+    api.objects["Deployment", "reshape-launcher"]["spec"].update(runs("reshape:2"))
+    images = ("reshape:1", "reshape:1", "reshape:2")
+    api.lists["Pod"] += [{"spec": {"initContainers": [{"name": "reshape-sidecar", "image": i}]}} for i in images]
+    assert "2 pods have a sidecar of reshape:1; new ones get reshape:2." in found(api, "well")
+    assert found(api, "warning") == ""
+
+
+def test_what_volcanos_queues_give_is_told(api: Healthy) -> None:
+    gpus = {"capability": {"nvidia.com/gpu": "4"}, "deserved": {"nvidia.com/gpu": 2}}
+    api.lists["Queue"][0]["spec"] = {"weight": 3, **gpus}
+    told = found(api, "well")
+    assert "reshape (weight 3, 2 guaranteed, at most 4 GPUs)" in told
+    assert "`shares.yaml` wins" in told

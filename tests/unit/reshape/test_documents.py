@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from coordinator.errors import Rejected
 from reshape.cli import documents
 
 A, B = {"job_id": "a"}, {"job_id": "b"}
@@ -97,3 +98,14 @@ def test_each_task_of_a_slaml_runs_beside_its_file_unless_it_names_a_folder(tmp_
     ]  # fmt: skip
     assert placed[2:] == tasks[2:], "the coordinator says what is wrong"
     assert documents.with_folders({"spec": 3}, tmp_path) == {"spec": 3}
+
+
+@pytest.mark.parametrize("raw", [b'{"job_id": "a", "gpus": 1, "gpus": 2}', b"job_id: a\nenv:\n- {gpus: 1, gpus: 2}\n"])
+def test_a_name_that_stands_twice_is_refused(raw: bytes) -> None:
+    with pytest.raises(Rejected, match="gpus is given twice"):
+        documents.read(raw)
+
+
+def test_merged_mappings_and_names_of_two_kinds_are_no_repetition() -> None:
+    text = b"x: &x {a: 1}\ny: &y {b: 2}\nboth: {<<: *x, <<: *y}\nkinds: {1: one, '1': text}\n"
+    assert documents.read(text)[0]["both"] == {"a": 1, "b": 2}

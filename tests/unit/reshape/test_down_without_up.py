@@ -25,7 +25,7 @@ def launched(state: Path, job_id: str) -> Path:
 def test_it_names_the_trainings_that_go_on(tmp_path: Path) -> None:
     with launched(tmp_path, "mnist").open("r+") as shim:
         fcntl.flock(shim, fcntl.LOCK_EX)
-        with pytest.raises(CoordinatorUnreachable, match="but mnist trains on: run `reshape up`, then"):
+        with pytest.raises(CoordinatorUnreachable, match="but mnist is still training: run `reshape up`, then"):
             detached.stop(tmp_path, cancel_all=True)
     with pytest.raises(CoordinatorUnreachable, match="; there is nothing to stop"):
         detached.stop(tmp_path, cancel_all=True)

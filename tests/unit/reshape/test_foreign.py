@@ -48,27 +48,6 @@ def test_a_folder_of_that_name_where_one_stands_is_named(tmp_path: Path) -> None
     assert f"The package launcher in {tmp_path / 'launcher'} hides" in up(tmp_path).stderr
 
 
-@pytest.mark.parametrize("verb", [("simulate", "--workload", "case-study"), ("simulate", "--validate"), ("paper", "x")])
-@pytest.mark.parametrize("name", foreign.SIMULATION)
-def test_a_package_that_hides_the_experiments_is_named_before_anything_is_simulated(
-    tmp_path: Path, name: str, verb: tuple[str, ...]
-) -> None:
-    theirs = tmp_path / "site" / name
-    theirs.mkdir(parents=True)
-    (theirs / "__init__.py").write_text("raise SystemExit('imported')")
-    done = started(tmp_path, (tmp_path / "site",), "-m", "reshape", *verb)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"Error: The package {name} in {theirs} hides that of volcano-reshape in {ROOT}: ")
-
-
-def test_services_start_beside_packages_that_hide_the_experiments(tmp_path: Path) -> None:
-    for name in foreign.SIMULATION:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("")
-    done = started(tmp_path, (tmp_path,), "-c", "from reshape import foreign; foreign.check()")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(("files", "named"), [("sidecar/x.py,sha256=a,1\n", True), ("sidecar_2/x.py,,\n", False)])
 def test_a_distribution_that_writes_into_our_packages_is_named(tmp_path: Path, files: str, named: bool) -> None:
     for folder, name in (("theirs-1.dist-info", "theirs"), ("volcano_reshape-1.dist-info", "volcano-reshape")):
@@ -82,25 +61,11 @@ def test_a_distribution_that_writes_into_our_packages_is_named(tmp_path: Path, f
 
 def test_our_own_packages_are_found_where_they_are() -> None:
     foreign.check()
-    foreign.check_simulation()
 
 
 def test_a_package_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match=r"is missing in .*: install volcano-reshape again"):
         foreign.check(["no_package_of_that_name"], tmp_path)
-
-
-@pytest.mark.parametrize("verb", [["simulate", "--workload", "case-study"], ["paper", "case-study"]])
-def test_an_image_without_the_experiments_says_what_to_install(tmp_path: Path, verb: list[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u\nfind = u.find_spec\n"
-        "u.find_spec = lambda name, *a: None if name == 'experiments' else find(name, *a)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [tmp_path, ROOT]))}
-    command = [sys.executable, "-m", "reshape", *verb]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: The package experiments is missing in {ROOT}: {foreign.IN_IMAGES}.\n"
 
 
 def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path) -> None:
@@ -111,7 +76,7 @@ def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path
     )
     done = up(tmp_path, tmp_path / "hidden")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.\n"
+    assert done.stderr == f"`reshape up` cannot start: {playbook.NOT_INSTALLED}.\n"
     assert not (tmp_path / "state" / "up.json").exists()
 
 

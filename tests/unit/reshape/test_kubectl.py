@@ -71,7 +71,7 @@ def test_a_verb_that_asks_several_times_opens_one_way_which_ends_with_it(folder:
         eventually(lambda: "a" in live.coordinator.documents)
         live.coordinator.cancel("a")
         done = waiting.result()
-    assert "a is cancelled" in done.stderr.replace("Job ", "").lower(), done.stderr
+    assert "a was cancelled" in done.stderr.replace("Job ", "").lower(), done.stderr
     assert len((folder / "log.pid").read_text().split()) == 1
     all_have_ended(folder)
 
@@ -106,7 +106,7 @@ def test_a_cluster_that_is_not_reached_is_one_sentence(folder: Path) -> None:
 def test_its_doctor_looks_at_a_cluster_also_where_none_is_named(folder: Path) -> None:
     done = typed(folder, "doctor")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("No cluster can be looked at")
+    assert done.stderr.startswith("The cluster cannot be checked")
 
 
 def test_kubectl_completes_its_words(folder: Path) -> None:

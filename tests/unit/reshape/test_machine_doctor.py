@@ -155,7 +155,7 @@ def test_shares_that_do_not_bind_are_told(state: Path) -> None:
     (state / "shares.yaml").write_text("queues: {a: {wieght: 2}}")
     with running(state, "2xV100"):
         (said,) = eventually(lambda: [one for one in found(state, "warning") if "shares.yaml" in one])
-    why = "Queue a is not valid: object contains unknown field `wieght`."
+    why = "Queue a has no setting wieght, did you mean weight?"
     assert said == f"{state / 'shares.yaml'} does not bind: {why} Until it is corrected, the last good one does."
 
 
@@ -169,6 +169,6 @@ def test_the_command_checks_the_machine_where_no_cluster_is_named(
     assert shown.code == 0, shown.out
     assert shown.out.startswith("well     Python 3.") and shown.out.endswith("All is there.\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert reshape("doctor").err.startswith("No cluster can be looked at")
+    assert reshape("doctor").err.startswith("The cluster cannot be checked")
     assert reshape("doctor", "--machine").out.startswith("well     Python 3.")
     assert reshape("doctor", "--machine", "--context", "x").code == 2

@@ -44,14 +44,16 @@ def test_a_store_is_not_opened_in_the_place_of_a_closed_stream(tmp_path: Path) -
 def test_an_output_that_cannot_be_written_is_told_apart_from_what_was_asked(tmp_path: Path) -> None:
     done = run(tmp_path / "state", "--help", ends="> /dev/full")
     assert done.returncode != 0
-    assert done.stderr.startswith("The output cannot be written (No space left on device). What was asked may be done")
+    assert done.stderr.startswith(
+        "The output cannot be written (No space left on device). The request may have been carried out"
+    )
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["job", b"\xff"], ["cancel", b"a\xff"], ["submit", "--code", b"\xff", "--", "true"]])
 def test_an_argument_that_is_no_utf_8_is_refused(tmp_path: Path, words: Sequence[str | bytes]) -> None:
     done = run(tmp_path / "state", *words)
-    assert done.returncode == 2 and "is no text in UTF-8." in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "is not valid UTF-8." in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_what_belongs_to_another_user_is_refused(state: Path, name: str) -> None
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     os.chown(state / name, 12345, 12345)
-    with pytest.raises(Rejected, match="belongs to user 12345, who could act as you by it"):
+    with pytest.raises(Rejected, match="belongs to user 12345, who could use it to act as you"):
         list(close_to_others(state))
 
 
@@ -71,5 +71,5 @@ def test_a_pipe_or_a_folder_in_its_place_is_told(state: Path) -> None:
     for make in (os.mkfifo, os.mkdir):
         path = state / make.__name__
         make(path)
-        with pytest.raises(Rejected, match="is no ordinary file: remove it"):
+        with pytest.raises(Rejected, match="is not a regular file: remove it"):
             secret(path)

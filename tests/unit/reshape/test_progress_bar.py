@@ -96,7 +96,7 @@ def test_a_job_that_was_not_accepted_is_told_with_all_its_problems(
     assert capsys.readouterr().err == "\ra not accepted  no image; no node.\x1b[K\n"
 
 
-@pytest.mark.parametrize(("terminal", "said"), [(True, "Job a goes on: wait() waits for it again"), (False, "")])
+@pytest.mark.parametrize(("terminal", "said"), [(True, "Job a keeps running: wait() waits for it again"), (False, "")])
 def test_who_gives_up_waiting_in_a_terminal_is_told_that_the_job_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, said: str
 ) -> None:

@@ -226,6 +226,31 @@ def test_forty_jobs_take_forty_lines_of_80_columns() -> None:
     assert {"JOB", "STATE", "GPUS", "TIME", "REASON"} <= set(lines[0].split())
 
 
+def test_owner_time_and_reason_of_forty_jobs_fit_into_80_columns() -> None:
+    owned = [
+        {**view, "job_id": f"sweep-of-rates-{n}-batch-{n % 7}", "owner": ("mia", "noor", "jan")[n % 3]}
+        for n, view in enumerate(views(40))
+    ]
+    message = "it needs 4 GPUs; 0 are idle on node box3, and no running job there can give 4 or more"
+    waiting = {"state": "submitted", "start_in_s": 5370.0, "start_guesses": ["b"]}
+    shown = [
+        {**view, "message": f"{view['job_id']} waits: {message}", **(waiting if n % 4 == 3 else {})}
+        for n, view in enumerate(owned)
+    ]
+    lines = job_table.table(shown, 1000.0, 80).splitlines()
+    assert len(lines) == 41 and max(map(tables.columns, lines)) <= 80
+    assert lines[0].split() == ["JOB", "OWNER", "STATE", "GPUS", "END", "TIME", "REASON"]
+    assert lines[4].split()[-4:] == ["-", "needs", "4", "GPUs"] and "starts 90m?" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0s"), (98.4, "98s"), (120, "2m"), (5399, "90m"), (5400, "2h"), (169_200, "47h"), (2e5, "2d")],
+)
+def test_a_guess_is_told_in_one_unit(seconds: float, shown: str) -> None:
+    assert words.coarse(seconds) == shown
+
+
 WAITS = "a waits: it needs 2 GPUs; 0 are idle on node vm, and no running job there can give 2 or more. It may"
 
 
@@ -447,6 +472,20 @@ def test_durations_in_tables_are_short(seconds: float, shown: str) -> None:
     assert words.brief(seconds) == shown
 
 
+def test_a_gpu_that_a_reservation_keeps_says_for_whom() -> None:
+    rows = [
+        {"gpu_id": f"g{n}", "node": "a", "gpu_type": "V100", "state": "idle", "kept_for": kept}
+        for n, kept in enumerate([None, "mia"])
+    ]
+    for width in (None, 80):
+        lines = render.gpus(rows, width).splitlines()
+        assert "idle" in lines[1] and "kept for mia" in lines[2] and "idle" not in lines[2]
+    node = {"node": "a", "gpu_type": "V100", "gpus": 2, "idle": 2, "kept": 1, "jobs": 0}
+    assert "2, 1 kept" in render.nodes([node], 80)
+    screen = top.frame([], rows, [{"node": "a", "gpu_type": "V100"}], [], 1000.0)
+    assert "0 of 2 GPUs in use, 1 kept by reservations" in screen and "[.-]" in screen
+
+
 FLEET = [
     {"gpu_id": f"g{n}", "node": "a", "state": state, "held_by": held, "emulated": True}
     for n, (state, held) in enumerate([("in use", "j0"), ("in use", "j0"), ("idle", None), ("faulty", None)])
@@ -501,8 +540,10 @@ def moment(at: float) -> str:
         ([NOON + 1, NOON + 1201], "between 22:13 and 22:33 (90 %)"),
         ([NOON + 1, NOON + 20], "between 22:13:21 and 22:13:40 (90 %)"),
         ([NOON, NOON + 1200], "before 22:33 (90 %)"),
-        ([NOON + 1, NOON + DAY], "between 2023-11-14 22:13 and 2023-11-15 22:13 (90 %)"),
-        ([NOON + DAY, NOON + DAY + 1200], "between 2023-11-15 22:13 and 2023-11-15 22:33 (90 %)"),
+        ([NOON + 1, NOON + DAY], "between 22:13 and tomorrow 22:13 (90 %)"),
+        ([NOON + DAY, NOON + DAY + 1200], "between tomorrow 22:13 and 22:33 (90 %)"),
+        ([NOON + DAY, NOON + 2 * DAY], "between tomorrow 22:13 and 2023-11-16 22:13 (90 %)"),
+        ([NOON + 2 * DAY, NOON + 2 * DAY + 1200], "between 2023-11-16 22:13 and 22:33 (90 %)"),
         (None, None),
     ],
 )
@@ -529,3 +570,78 @@ def test_explain_says_what_a_job_that_is_being_stopped_waits_for() -> None:
     assert render.present(view) == "Now: could not be told to stop for 7 s"
     hangs = {**view, "message": "does nothing for 9 s: it may hang", "stalled": "does nothing for 9 s"}
     assert render.present(hangs) == "Now: does nothing for 9 s: it may hang", "and says it once"
+
+
+def test_each_gpu_has_one_line_on_80_columns_and_below_it_what_is_wrong() -> None:
+    rows = [
+        {
+            "gpu_id": f"GPU-8f3c{n:02}a1-5b1f-4c0e-9d52-7d0f2f6a{n:04}",
+            "node": "gpu-box",
+            "gpu_type": "A100",
+            "state": "in use",
+            "job_id": f"sweep-of-learning-rates-{n}",
+            "held_by": f"sweep-of-learning-rates-{n}",
+            "utilisation": 0.5,
+            "memory_used": 40 << 30,
+            "memory_total": 80 << 30,
+            "emulated": False,
+        }
+        for n in range(8)
+    ]
+    lines = render.gpus(rows, 80).splitlines()
+    assert len(lines) == 9 and max(map(len, lines)) <= 80
+    assert len({line.split()[0] for line in lines}) == 9, "cut names still differ"
+    assert "HELD BY" not in lines[0]
+    assert "50%" in lines[1] and "40.0 GiB of 80.0 GiB" in lines[1]
+    rows[0] |= {
+        "state": "faulty",
+        "problem": "it is in use by process 4711 of jan, " + "which nobody here has started " * 3,
+    }
+    lines = render.gpus(rows, 80).splitlines()
+    assert "faulty" in lines[1] and "".join(lines[2:4]).count("nobody here has started") == 3
+    assert "started" in render.gpus(rows).splitlines()[1], "what goes into a pipe has one line for each"
+    rows[1] |= {"held_by": "another"}
+    assert "HELD BY" in render.gpus(rows, 120).splitlines()[0]
+
+
+def test_each_node_has_one_line_on_80_columns() -> None:
+    row = {
+        "gpu_type": "A100",
+        "emulated": True,
+        "gpus": 8,
+        "idle": 1,
+        "cores": None,
+        "cpu_use": 0.0,
+        "memory_use": 0.0,
+        "jobs": 5,
+        "categories": {"PC": 0, "WC": 0, "CC": 0},
+        "score": 0,
+    }
+    rows = [{**row, "node": f"node-{n}"} for n in range(6)]
+    lines = render.nodes(rows, 80).splitlines()
+    assert len(lines) == 7 and max(map(len, lines)) <= 80
+    assert "SCORE" not in lines[0] and lines[1].endswith("open")
+    rows[0] |= {"categories": {"PC": 2, "WC": 0, "CC": 0}, "score": 2}
+    assert "PC/WC/CC" in render.nodes(rows, 120)
+
+
+def test_whose_jobs_they_are_is_told_on_80_columns_where_several_users_have_some() -> None:
+    rows = [
+        {
+            "job_id": f"sweep-of-learning-rates-{n}",
+            "owner": ("mia", "jan")[n % 2],
+            "state": "running",
+            "num_gpus": 2,
+            "optional_num_gpus": [2, 4],
+            "node": "n",
+            "iterations": 100,
+            "iters_done": n,
+            "start_ts": 1.0,
+            "ends_between": [2_000.0, 9_000.0],
+            "message": "trains; " + "it could be anything that is long " * 3,
+        }
+        for n in range(20)
+    ]
+    lines = job_table.table(rows, 1_000.0, 80).splitlines()
+    assert len(lines) == 21 and max(map(len, lines)) <= 80
+    assert "OWNER" in lines[0] and "mia" in lines[1]

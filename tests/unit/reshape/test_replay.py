@@ -30,13 +30,13 @@ class Source:
         self._api = world.api
 
     def profiles(self, table: str) -> list[dict[str, Any]]:
-        return self._api.profiles(table)
+        return self._api.profiles.profiles(table)
 
     def snapshot(self) -> dict[str, Any]:
-        return self._api.snapshot()
+        return self._api.simulations.snapshot()
 
     def journal(self, within_s: int = 0) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(json.dumps(self._api.journal(within_s)))
+        found: dict[str, Any] = json.loads(json.dumps(self._api.simulations.journal(within_s)))
         return found
 
 
@@ -107,9 +107,9 @@ def test_a_cancelled_job_does_what_it_did_and_one_that_never_started_is_left_out
     world = three_jobs()
     world.run(lambda w: w.states()["two"] == s.RUNNING)
     assert world.states()["three"] == s.SUBMITTED
-    world.api.cancel("three")
+    world.api.operator.cancel("three")
     world.pass_time(20.0)
-    world.api.cancel("one")
+    world.api.operator.cancel("one")
     world.run(World.at_rest, limit_s=2_000)
     found = played(world)
     assert found.left_out == ("three",)
@@ -135,7 +135,9 @@ def test_a_job_whose_steps_are_not_known_trains_as_long_as_it_did() -> None:
 def test_a_name_that_was_used_again_means_two_jobs() -> None:
     world = World()
     for _ in range(2):
-        world.api.submit({"job_id": "again", "num_gpus": 2, "command": ["x"], "job_type": "mnist", "iterations": 50})
+        world.api.submissions.submit(
+            {"job_id": "again", "num_gpus": 2, "command": ["x"], "job_type": "mnist", "iterations": 50}
+        )
         world.run(World.at_rest, limit_s=400)
     assert set(ends(played(world).came)) == {"again", "again~2"}
 
@@ -156,9 +158,9 @@ def test_only_what_ended_lately_is_read_where_that_is_wanted() -> None:
 def served(live: Live, monkeypatch: pytest.MonkeyPatch) -> World:
     world = three_jobs(sla="10s")
     world.run(World.at_rest, limit_s=2_000)
-    monkeypatch.setattr(live.coordinator, "journal", world.api.journal)
+    monkeypatch.setattr(live.coordinator, "journal", world.api.simulations.journal)
     for table in TABLES:
-        live.coordinator.tables[table] = world.api.profiles(table)
+        live.coordinator.tables[table] = world.api.profiles.profiles(table)
     return world
 
 
@@ -185,4 +187,4 @@ def test_wrong_usage_and_an_empty_past_are_told(reshape: Run, live: Live) -> Non
 
 
 def test_profiles_are_those_that_were_measured(served: World) -> None:
-    assert Profiles.from_rows(served.api.profiles("speed_profiles")).speeds
+    assert Profiles.from_rows(served.api.profiles.profiles("speed_profiles")).speeds

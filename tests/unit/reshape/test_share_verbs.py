@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from reshape.cli import share_verbs
 from reshape.cli.main import cli
 from tests.fakes.coordinator_api import TOKEN, Live
 
@@ -26,13 +27,23 @@ def account(user: str, gpu_type: str, gpu_s: float, **more: float) -> dict[str, 
 def test_shares_are_set_from_a_file_and_shown(live: Live, tmp_path: Path) -> None:
     (tmp_path / "new.yaml").write_text("queues: {vision: {weight: 2, guaranteed: 4, limit: 6}}")
     done = call(live, "shares", "set", str(tmp_path / "new.yaml"))
-    assert done.exit_code == 0, done.output
+    assert (done.exit_code, done.output) == (
+        0,
+        "The shares are set, from the next decision on; `reshape shares` shows them.\n",
+    )
     lines = call(live, "shares").output.splitlines()
     assert lines[0].split() == [
         "QUEUE", "WEIGHT", "GUARANTEED", "LIMIT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "WAITS",
     ]  # fmt: skip
     assert lines[2].split() == ["vision", "2", "4", "6", "0", "0", "0", "0", "0", "-"]
     assert json.loads(call(live, "shares", "-o", "json").output)["queues"][1]["guaranteed"] == 4
+
+
+def test_what_is_guaranteed_of_a_type_is_shown_with_the_type(live: Live) -> None:
+    call(live, "shares", "set", "-", input="queues: {vision: {guaranteed: {V100: 2, K80: 4}}}")
+    assert call(live, "shares").output.splitlines()[2].split()[:3] == ["vision", "1", "2xV100,4xK80"]
+    row = json.loads(call(live, "shares", "-o", "json").output)["queues"][1]
+    assert (row["guaranteed"], row["guaranteed_types"]) == (6, {"V100": 2, "K80": 4})
 
 
 def test_shares_that_cannot_be_kept_are_refused_with_the_reason(live: Live) -> None:
@@ -66,3 +77,13 @@ def test_anything_else_is_refused_with_an_example(live: Live, since: str) -> Non
     refused = call(live, "usage", "--since", since)
     assert refused.exit_code == 2
     assert "is neither a span such as 90m, 24h or 7d nor a day such as 2026-05-31" in refused.output.replace("\n", " ")
+
+
+def test_where_volcanos_queues_give_rights_each_row_says_what_does(live: Live) -> None:
+    view = live.coordinator.shares()
+    row = view["queues"][0]
+    rows = [
+        {**row, "queue": name, "from": source} for name, source in (("a", "Volcano"), ("b", "shares.yaml"), ("c", None))
+    ]
+    lines = share_verbs._share_tables({**view, "queues": rows, "users": []}).splitlines()
+    assert [line.split()[-1] for line in lines] == ["FROM", "Volcano", "shares.yaml", "-"]

@@ -36,7 +36,9 @@ def test_compact_removes_old_jobs_and_makes_the_file_smaller(
     monkeypatch.setenv("RESHAPE_KEEP_JOBS", "7")
     assert run(["--state", str(tmp_path), "store", "compact"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Removed 293 jobs, 0 decisions, 0 events, 0 observations, 0 predictions, 0 accounts.\n")
+    assert said.startswith(
+        "Removed 293 jobs, 0 decisions, 0 events, 0 observations, 0 predictions, 0 accounts, 0 reservations.\n"
+    )
     assert file.stat().st_size < before / 4
     store = open_store(f"sqlite:///{file}")
     assert sorted(row["_id"] for row in store.list("jobs", {"closed": True})) == [f"j{n}" for n in range(7)]
@@ -278,7 +280,7 @@ def test_what_is_no_ordinary_file_is_neither_replaced_nor_read(
     os.mkfifo(pipe)
     for words in (["export", str(pipe)], ["import", "--force", str(pipe)]):
         assert verb(filled, *words) != 0
-        assert "no ordinary file" in capsys.readouterr().err
+        assert "not a regular file" in capsys.readouterr().err
     assert pipe.is_fifo()
     own = filled / "reshape.sqlite"
     before = rows_of(filled)

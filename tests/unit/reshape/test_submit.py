@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.model.text_rules import problems_of_text
 from reshape.cli import main, submit_verb
 from reshape.client import command as shell
 from tests.fakes.coordinator_api import TOKEN, Live
@@ -86,6 +87,12 @@ def test_counts_are_said_plainly(
     assert got[0]["optional_num_gpus"] == allowed
 
 
+def test_a_job_that_is_held_says_what_lets_it_start(reshape: Run, got: list[dict[str, Any]], folder: Path) -> None:
+    done = reshape("submit", "--hold", "--", "python", "train.py")
+    assert done.out.endswith(". It waits until `reshape release train-1`.\n")
+    assert got[0]["hold"] is True
+
+
 @pytest.mark.parametrize(("option", "elastic"), [("--elastic", True), ("--rigid", False)])
 def test_whether_it_may_be_stopped_can_be_said(
     reshape: Run, got: list[dict[str, Any]], folder: Path, option: str, elastic: bool
@@ -122,7 +129,7 @@ def test_a_job_is_called_after_what_it_runs(command: list[str], name: str) -> No
         ("./train.py", "./train.py is not executable: chmod +x ./train.py, or python ./train.py."),
         ("./nope", "There is no file ./nope in {folder}."),
         ("nope", "There is no program nope on PATH: look how it is written, or activate its environment."),
-        ("for i in 1 2; do echo $i; done", "is no program; for what only a shell understands, write sh -c '…'."),
+        ("for i in 1 2; do echo $i; done", "is not a program; for the syntax of a shell, write sh -c '…'."),
         ("./", "./ is a folder."),
     ],
 )
@@ -178,7 +185,7 @@ def test_what_it_needs_can_be_typed(reshape: Run, got: list[dict[str, Any]], fol
     wanted = {"sla": "2h", "gpu_type": "V100", "node": "local", "depends_on": ["first"]}
     assert {name: got[1].get(name) for name in wanted} == wanted
     wrong = reshape("submit", "--env", "LR", "--", "python", "train.py")
-    assert (wrong.code, "'LR' sets no variable: write NAME=VALUE" in wrong.err) == (2, True)
+    assert (wrong.code, "'LR' does not set a variable: write NAME=VALUE" in wrong.err) == (2, True)
 
 
 def test_more_gpus_than_any_node_has_are_refused_at_once(
@@ -227,9 +234,9 @@ def ends(live: Live, name: str, state: str, message: str, text: bytes = b"") -> 
 @pytest.mark.parametrize(
     ("outcome", "message", "code", "said"),
     [
-        ("completed", "completed", 0, "Job a is completed.\n"),
-        ("failed", "it ended with exit code 3", 1, "Job a is failed: it ended with exit code 3.\n"),
-        ("cancelled", "cancelled by the user", 1, "Job a is cancelled: cancelled by the user.\n"),
+        ("completed", "completed", 0, "Job a completed.\n"),
+        ("failed", "it ended with exit code 3", 1, "Job a failed: it ended with exit code 3.\n"),
+        ("cancelled", "cancelled by the user", 1, "Job a was cancelled: cancelled by the user.\n"),
     ],
 )
 def test_waiting_ends_with_the_job_and_with_its_outcome(
@@ -247,7 +254,7 @@ def test_waiting_on_a_terminal_shows_one_line_that_is_gone_at_the_end(live: Live
     eventually(lambda: terminal.shows("\ra  submitted"), "the line is shown")
     live.coordinator.documents["a"] |= {"state": "completed", "message": "completed"}
     eventually(terminal.has_ended, "the wait has ended")
-    assert "\r\x1b[KJob a is completed." in terminal.text
+    assert "\r\x1b[KJob a completed." in terminal.text
 
 
 def test_following_prints_what_the_job_writes(process: Callable[..., subprocess.Popen[str]], live: Live) -> None:
@@ -255,7 +262,7 @@ def test_following_prints_what_the_job_writes(process: Callable[..., subprocess.
     done = process("submit", "--follow", "--name", "a", "--", sys.executable, "-m", "train")
     out, err = done.communicate(timeout=60)
     thread.join()
-    assert (done.returncode, err) == (0, "Job a is completed.\n")
+    assert (done.returncode, err) == (0, "Job a completed.\n")
     assert out.endswith("epoch 1\nepoch 2\n")
 
 
@@ -270,7 +277,7 @@ def test_ctrl_c_ends_the_waiting_and_says_that_the_job_goes_on(
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert err == "Job a goes on: `reshape logs -f a` follows it, `reshape cancel a` ends it.\n"
+    assert err == "Job a keeps running: `reshape logs -f a` follows it, `reshape cancel a` ends it.\n"
     assert live.coordinator.documents["a"]["state"] == "running"
 
 
@@ -279,3 +286,25 @@ def test_only_one_job_can_be_followed(reshape: Run, tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text(json.dumps(docs))
     done = reshape("submit", "--follow", "-f", str(tmp_path / "jobs.json"))
     assert (done.code, "wait for several with --wait" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain",
+        "",
+        "a\tb\nc",
+        "a\x00b",
+        "a\rb",
+        "\x7f",
+        "\ud800",
+        "{{x",
+        "{%x",
+        "{#x",
+        "{ {",
+        "x" * 32_768,
+        "x" * 32_769,
+    ],
+)
+def test_the_client_sends_the_variables_that_a_coordinator_takes(value: str) -> None:
+    assert shell.is_sent(value) is not any(problems_of_text("env", value))

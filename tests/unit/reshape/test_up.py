@@ -29,7 +29,7 @@ def test_a_host_that_is_not_here_is_named(host: str) -> None:
     with pytest.raises(Rejected) as refusal, up.listen(host, 0):
         pass
     assert str(refusal.value) == (
-        f"--host {host} is no IPv4 address or name of this machine: give one, such as 127.0.0.1."
+        f"--host {host} is not an IPv4 address or name of this machine: give one, such as 127.0.0.1."
     )
 
 
@@ -58,7 +58,9 @@ def test_a_gpu_type_that_nobody_knows_ends_up_with_a_sentence(tmp_path: Path) ->
 
 
 def test_the_command_line_offers_all_policies() -> None:
-    assert tuple(POLICIES) == POLICY_NAMES, "named there without importing what may be another project's"
+    assert tuple(POLICIES) == POLICY_NAMES, (
+        "the command line repeats the names, to start without importing the coordinator"
+    )
 
 
 def test_no_other_user_can_lock_the_state_folder(tmp_path: Path) -> None:

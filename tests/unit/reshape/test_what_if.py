@@ -48,8 +48,8 @@ Run = Callable[..., Output]
 
 def seen(world: World) -> LiveState:
     """As a client reads it."""
-    profiles = Profiles.from_rows(*(world.api.profiles(table) for table in TABLES))
-    return LiveState.read(json.loads(json.dumps(world.api.snapshot())), profiles)
+    profiles = Profiles.from_rows(*(world.api.profiles.profiles(table) for table in TABLES))
+    return LiveState.read(json.loads(json.dumps(world.api.simulations.snapshot())), profiles)
 
 
 def training(**behaviour: Any) -> World:
@@ -117,10 +117,10 @@ def test_it_foretells_a_queue() -> None:
 
 def test_nothing_is_touched_by_asking() -> None:
     world = training()
-    before, view = world.store.writes, world.api.job("one")
+    before, view = world.store.writes, world.api.jobs.job("one")
     forecast(seen(world).with_jobs([TWO]).drained("n1"))
     assert world.store.writes == before
-    assert world.api.job("one") == view
+    assert world.api.jobs.job("one") == view
 
 
 FULL = cluster(
@@ -186,14 +186,14 @@ def is_foretold_until_it_has_moved(world: World, algorithm: str) -> None:
     assert "no other node has 1 or 2 idle GPUs" in world.job("one").doc["message"]
     found = ends(forecast(seen(world)))
     came = really(world)
-    (moved,) = [d for d in world.api.decisions("one", 50) if d["kind"] == "move"]
+    (moved,) = [d for d in world.api.history.decisions("one", 50) if d["kind"] == "move"]
     assert (moved["algorithm"], moved["node"]) == (algorithm, "small")
     assert found == {name: pytest.approx(end_s, rel=WITHIN) for name, end_s in came.items()}
 
 
 def test_a_job_on_a_drained_node_is_foretold_to_move_as_soon_as_it_can() -> None:
     world, _ = training_beside_a_small_node()
-    world.api.drain("n1", True)
+    world.api.drains.drain("n1", True)
     world.tick()
     is_foretold_until_it_has_moved(world, DRAIN)
 
@@ -257,7 +257,7 @@ def _with_what_must_leave(snapshot: ClusterSnapshot, seed: int) -> ClusterSnapsh
     """
     rng = random.Random(f"leaves {seed}")
     jobs = tuple(
-        replace(job, type="known", leased=job.leased and job.state != "running", suspended=rng.random() < 0.2)
+        replace(job, type="known", busy=job.busy and job.state != "running", suspended=rng.random() < 0.2)
         for job in snapshot.jobs if not job.uses_cpu and job.iterations_left != 0.0  # else it ends at this moment
     )  # fmt: skip
     nodes = list[Node]()
@@ -295,6 +295,19 @@ def test_another_deadline_is_kept_or_missed() -> None:
 def test_a_job_that_cannot_be_simulated_is_refused_with_a_sentence(doc: dict[str, Any], why: str) -> None:
     with pytest.raises(Rejected, match=why):
         of(FULL).with_jobs([doc])
+
+
+@pytest.mark.parametrize(("weight", "first"), [(1, "short"), (50, "long")])
+def test_a_job_is_simulated_with_the_weight_of_its_document(weight: float, first: str) -> None:
+    for_completion = Settings(makespan_weight=0.0)
+    busy = cluster(running("one", 1, optional=(1,), left=200_000), idle=1, used=1)
+    doc = {"command": ["x"], "job_type": "t", "optional_num_gpus": [1]}
+    short = {**doc, "job_id": "short", "iterations": 10_000}
+    long = {**doc, "job_id": "long", "iterations": 100_000, "weight": weight}
+    found = {
+        one.job_id: one.start_s for one in forecast(of(busy, settings=for_completion).with_jobs([short, long])).jobs
+    }
+    assert min(("short", "long"), key=lambda name: found[name]) == first
 
 
 def test_unknown_lengths_and_speeds_are_assumed_as_the_scheduler_does_and_marked() -> None:
@@ -336,9 +349,9 @@ def test_any_live_state_can_be_simulated(seed: int) -> None:
 def served(live: Live, monkeypatch: pytest.MonkeyPatch) -> World:
     """Its state is what the coordinator answers with."""
     world = training()
-    monkeypatch.setattr(live.coordinator, "snapshot", world.api.snapshot)
+    monkeypatch.setattr(live.coordinator, "snapshot", world.api.simulations.snapshot)
     for table in TABLES:
-        live.coordinator.tables[table] = world.api.profiles(table)
+        live.coordinator.tables[table] = world.api.profiles.profiles(table)
     return world
 
 

@@ -244,6 +244,15 @@ def test_what_was_verified_at_the_end_is_not_replaced_by_a_look_that_came_late()
     assert state.checkpoint is None
 
 
+def test_what_was_in_memory_at_the_end_counts_once_the_disk_has_it() -> None:
+    copy = Checkpoint("g3-s8", 8, 3)
+    ended = msgspec.structs.replace(EXITED, in_memory=copy)
+    state, _ = play(running(), core.ShimReported(20.0, ended), core.EndInspected(21.0, (7, 10.0, 20.0), FOUND))
+    assert core.has_unwritten_copy(state)
+    state, _ = play(state, core.CheckpointVerified(22.0, copy))
+    assert state.checkpoint == copy and not core.has_unwritten_copy(state)
+
+
 def test_an_answer_to_a_call_says_stopping_until_a_heartbeat_has_told_the_end() -> None:
     state, _ = play(running(), core.ShimReported(20.0, EXITED), core.EndInspected(20.1, (7, 10.0, 20.0), FOUND))
     assert core.reportable(state, EXITED).trainer == "stopping"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.output.formats import TABLE, FormatMatcher, ProgressLine
+from sidecar.output.formats import FIRST, TABLE, FormatMatcher, ProgressLine
 from sidecar.output.progress import ProgressReader, rank
 from sidecar.protocol import Progress
 
@@ -62,6 +62,14 @@ def test_the_example_of_each_row_is_read(row) -> None:
     assert (p.iterations, p.total_iterations, round(p.epochs, 4)) == (iterations, total, epochs)
     if name is not None:
         assert (p.value, p.value_name) == (value, name)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_line_is_read_in_each_case_that_its_row_allows(row) -> None:
+    line = row.example.split("\n")[-1].lstrip()
+    other = line[0].swapcase() + line[1:]
+    assert line[0] in FIRST
+    assert row.pattern.fullmatch(other) is None or other[0] in FIRST
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)

@@ -306,6 +306,18 @@ def test_pruning_keeps_the_newest_and_leaves_what_a_later_generation_is_writing(
     assert names(folder) == [".tmp-g2-s11-99", "bad-g1-s0", "g1-s10", "g1-s3"]
 
 
+def test_of_two_jobs_in_one_folder_none_prunes_what_the_other_has_saved(folder: Path) -> None:
+    """As after both folders were replaced by links to one on a larger disk."""
+    other = Checkpoints(folder, "other", 5)
+    for step in (1, 2):
+        other.save(step, FILES)
+    checkpoints = Checkpoints(folder, "job", 1)
+    for step in (10, 20, 30):
+        checkpoints.save(step, FILES)
+        checkpoints.prune()
+    assert names(folder) == ["g1-s20", "g1-s30", "g5-s1", "g5-s2"]
+
+
 def test_a_stop_that_saves_in_memory_leaves_the_deleting_to_the_writer_of_the_copy(folder, memory):
     on_disk = Checkpoints(folder, "job", 1)
     for step in (1, 2, 3):

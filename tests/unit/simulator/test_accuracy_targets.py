@@ -8,7 +8,7 @@ import pytest
 
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.snapshot import ClusterSnapshot
-from experiments.workloads import build
+from reshape_papers.workloads import build
 from simulator.accuracy_targets import AccuracyTarget, told
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Submission

@@ -18,10 +18,10 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
-from experiments import comparison_policies, sidecar_baselines
-from experiments.failures import DrawnFailures, RandomOutages
-from experiments.run import compare
-from experiments.workloads import build
+from reshape_papers import comparison_policies, sidecar_baselines
+from reshape_papers.failures import DrawnFailures, RandomOutages
+from reshape_papers.run import compare
+from reshape_papers.workloads import build
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Costs, CpuWork, NoWorkload, Outage, PolicySetup, Submission, Workload
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cpu_node, node, speed_rows
@@ -167,7 +167,7 @@ def test_a_newcomer_and_its_victim_are_both_lost_with_their_node_and_owe_each_ot
     v, b = outcome.jobs
     assert v.finished_s == pytest.approx(250 + 108 + 2400 / 1.7)
     assert b.finished_s == pytest.approx(1000 + 108 + 170 / 2.4)
-    assert (outcome.removes, v.leased, v.gives_to, b.victims) == (0, False, None, [])
+    assert (outcome.removes, v.busy, v.gives_to, b.victims) == (0, False, None, [])
 
 
 def test_a_job_whose_process_is_still_ending_when_its_node_fails_has_ended_all_the_same():
@@ -287,8 +287,8 @@ def test_the_exact_search_which_plans_all_starts_ahead_refuses_nodes_that_fail()
 
 def test_the_same_seed_fails_alike_whatever_the_hash_seed():
     code = (
-        "from experiments.workloads import build\n"
-        "from experiments.failures import DrawnFailures\n"
+        "from reshape_papers.workloads import build\n"
+        "from reshape_papers.failures import DrawnFailures\n"
         "from simulator.cluster import SimulatedCluster\n"
         "w = DrawnFailures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
         "for c in w.policy_setups:\n"

@@ -19,7 +19,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
-from experiments import sidecar_baselines
+from reshape_papers import sidecar_baselines
 from simulator.cluster import SimulatedCluster
 from simulator.event_queue import EventQueue
 from simulator.scenario import Costs, PolicySetup, Submission, Workload
@@ -368,7 +368,7 @@ def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, tw
 
 def test_the_same_seed_gives_the_same_rows_whatever_the_hash_seed():
     code = (
-        "import json; from experiments.workloads import build\n"
+        "import json; from reshape_papers.workloads import build\n"
         "from simulator.cluster import SimulatedCluster\n"
         "for name in ('case-study', 'workload-s'):\n"
         "    w = build(name, 3)\n"

@@ -64,5 +64,13 @@ def test_the_store_of_the_tests_refuses_to_write_a_field_that_no_table_has(table
     store.healthy().put(table, {"_id": "a", "statte": 1})
 
 
+def test_the_store_of_the_tests_refuses_to_write_what_would_not_be_read_as_it_is() -> None:
+    store = MemoryStore()
+    store.insert("jobs", {"_id": "a"})
+    with pytest.raises(AssertionError, match="launch must be a whole number, not '2'"):
+        store.update("jobs", "a", {}, {"launch": "2"})
+    store.healthy().update("jobs", "a", {}, {"launch": "2"})
+
+
 def test_the_fields_of_a_job_are_those_that_intake_knows() -> None:
     assert FIELDS["jobs"] == fields.KNOWN | {"emulated_speed"}
