@@ -61,7 +61,7 @@ def _sections(simulated: Figures, live: Figures) -> Iterator[str]:
 
 def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
     seeds = simulated[name]["seeds"] if name in simulated else 0
-    over = f"mean of {seeds} seeds ± the deviation of one" if seeds > 1 else "nothing is drawn"
+    over = f"mean of {seeds} seeds ± the standard deviation of one" if seeds > 1 else "nothing is drawn"
     yield f"`reshape paper {name}` ({reasons.place(name)}; {over})\n"
     yield _head(COLUMNS)
     for figure in published(name):

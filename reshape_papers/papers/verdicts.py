@@ -14,17 +14,19 @@ from reshape_papers import published_figures
 from reshape_papers.published_figures import PublishedFigure
 
 RULES = (
-    "Of a ratio to a baseline the gain is compared, 1 − ratio: 0.57 for 0.37 is 0.43 of 0.63, so *same sign, three "
-    "quarters of the gain*. The nearest of a tenth, a quarter, half, three quarters, all, 1.5 times, twice, and so on "
-    "is named. *No gain*: less than a twentieth of the paper's. *Opposite sign*: it is worse than the baseline.",
-    "Shares by which single jobs gain or lose (`best`, `worst`) are compared alike, and so are shares and seconds that "
-    "those which end earlier or later gain or lose on average (`mean_faster`, `mean_slower`).",
-    "A time, a count or a share: *the same* within 5 %, *near* within 15 %; else the nearest of the same multiples.",
-    "A figure that is claimed: *as claimed*, or *misses its claim*.",
-    "Where the paper states only a direction: *falls, as stated*, or *does not fall*.",
-    "*Within chance*: the gain or loss is less than twice its standard error, the deviation of one draw over the root "
-    "of their number, so that these draws do not tell it from none.",
-    "Simulated and live are judged each by its own figure. What is claimed is claimed of the simulation.",
+    "For a ratio to a baseline, the gain is compared, 1 − ratio: 0.57 where the paper has 0.37 is a gain of 0.43 "
+    "where it has 0.63, so *same sign, three quarters of the gain*. The verdict names the nearest of a tenth, a "
+    "quarter, half, three quarters, all, 1.5 times, twice, and so on. *No gain*: less than a twentieth of the paper's. "
+    "*Opposite sign*: worse than the baseline.",
+    "Shares by which single jobs gain or lose (`best`, `worst`) are compared in the same way, and so is the average "
+    "share or time by which jobs end earlier or later (`mean_faster`, `mean_slower`).",
+    "A time, a count or a share: *the same* within 5 %, *near* within 15 %; otherwise the nearest of the same "
+    "multiples.",
+    "A figure that we claim: *as claimed*, or *misses its claim*.",
+    "If the paper states only a direction: *falls, as stated*, or *does not fall*.",
+    "*Within chance*: the gain or loss is less than twice its standard error, which is the standard deviation of one "
+    "draw over the square root of their number, so these draws cannot tell it from none.",
+    "Simulated and live figures each have their own verdict. A claim is about the simulation.",
 )
 GAINS = frozenset({"best", "worst", "mean_gain", "mean_faster", "mean_slower", "mean_faster_s", "mean_slower_s"})
 """Measures that are gains themselves: shares of a job's completion time, or seconds of it."""
@@ -83,7 +85,7 @@ def _beyond_chance(verdict: str, gain: float, error: float) -> str:
 
 def of_live(figure: PublishedFigure, ours: float, runs: int, spread: float | None = None) -> str | None:
     """Return the verdict on a live figure, for which nothing is claimed."""
-    return of(replace(figure, within=None, at_most=None), ours, runs, spread)
+    return verdict_on(replace(figure, within=None, at_most=None), ours, runs, spread)
 
 
 def of_ratio(paper: float | None, ours: float) -> str:
