@@ -303,7 +303,7 @@ class CostTable:
 
     @cached_property
     def tardiness(self) -> Tardiness:
-        return Tardiness.of(self.snapshot, self.times, self.now, self.settings)
+        return Tardiness.estimate(self.snapshot, self.times, self.now, self.settings)
 
     @cached_property
     def limit_s(self) -> Floats:

@@ -282,7 +282,7 @@ class Coordinator:
         heard = [
             LivingLaunch(job.id, job.uid, beat.launch, beat.shim)
             for job in (*jobs.values(), *self.cache.set_aside().values())
-            if (beat := self.telemetry.reports.of(job)) is not None and not self.reconciler.is_over(job)
+            if (beat := self.telemetry.reports.newest_of_job(job)) is not None and not self.reconciler.is_over(job)
         ]
         restore(self.store, remembered)
         self._first()

@@ -86,7 +86,7 @@ class WorkQueue:
                 self._changed.wait(wait)
             return None
 
-    def take(self) -> str | None:
+    def take_key(self) -> str | None:
         """The next key, or None if there is none now."""
         with self._changed:
             return None if self._closed else self._take()[0]

@@ -73,9 +73,9 @@ class LaunchRecords:
         except OSError as error:
             log.warning("the copy of job %s beside the store is not written: %s", job.id, error)
         if over:  # also on a full disk, or the copy would bring the job back once the store has dropped it
-            self.forget(job.id, job.uid)
+            self.remove_copy(job.id, job.uid)
 
-    def forget(self, job_id: str, uid: str) -> None:
+    def remove_copy(self, job_id: str, uid: str) -> None:
         """Remove the copy of a job whose document was deleted."""
         with suppress(OSError):
             (self._open / f"{job_name(job_id, uid)}.json").unlink(missing_ok=True)

@@ -144,7 +144,7 @@ class LocalPlatform:
                 continue  # its name only looks the same
             if known:
                 self.remove({"_id": job_id} | known)
-                self._records.forget(job_id, known["uid"])
+                self._records.remove_copy(job_id, known["uid"])
             idle = not known and not self._runs.under_way(folder.name)
             over = over and idle and self._nothing_lives(folder, self._owner_of_folder(folder))
         return over

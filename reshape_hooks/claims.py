@@ -135,7 +135,7 @@ def _given(one: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one["arguments"].items() if name.startswith("$") or name[:1].isdigit()}
 
 
-def take(mine: dict[str, Any]) -> OfTraining:
+def claim_checkpoints(mine: dict[str, Any]) -> OfTraining:
     """Claim this training's checkpoints, which nobody else gets while this process lives."""
     here = plain.environment()
     root = Path(here.checkpoints)
@@ -203,7 +203,7 @@ def move(checkpoints: plain.Checkpoints, describe: Callable[[], dict[str, Any]])
     here = plain.environment()
     if checkpoints.claimed is not None or checkpoints.folder != Path(here.checkpoints) or not here.announce:
         return
-    _use(checkpoints, take(describe()))
+    _use(checkpoints, claim_checkpoints(describe()))
     checkpoints.claim = None
 
 

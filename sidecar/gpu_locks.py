@@ -37,7 +37,7 @@ def path_of(gpu_id: str) -> str:
     return os.path.join(folder(), f"reshape-gpu-{hashlib.sha256(gpu_id.encode()).hexdigest()[:32]}.lock")
 
 
-def take(gpu_id: str) -> "int | None":
+def take_lock(gpu_id: str) -> "int | None":
     """Return the descriptor that holds this GPU's lock; None while another process holds it. Raises Unusable."""
     path = path_of(gpu_id)
     for _ in range(TRIES):

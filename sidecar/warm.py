@@ -155,7 +155,7 @@ class WaitingInterpreter:
         """Return whether it is changing, so that the clock matters."""
         return bool(self.taken or self.leaving or (self.child and not self.ready))
 
-    def take(self, env: "dict[str, str]", told: "set[str]") -> Any:
+    def become_trainer(self, env: "dict[str, str]", told: "set[str]") -> Any:
         """Make the waiting interpreter the trainer with these variables and return it; None without one.
 
         `told`: names of the variables that are set anew at each start.
@@ -343,7 +343,7 @@ class WaitingInterpreter:
                 attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, locks)] if locks else []
                 self.socket.sendmsg([b"'go'\n"], attached)
                 self.taken = None
-                self.forget()
+                self.forget_process()
                 return
             elif kind == "off":
                 self.why = str(fields[0])
@@ -369,7 +369,7 @@ class WaitingInterpreter:
             if self.taken:
                 self.said, self.shim.status["cold"] = "", why
         self.taken = None
-        self.forget()
+        self.forget_process()
 
     def end(self, why: str) -> None:
         """End the waiting interpreter."""
@@ -380,9 +380,9 @@ class WaitingInterpreter:
             with contextlib.suppress(OSError):
                 os.killpg(self.child.pid, signal.SIGKILL)
             self.leaving.append(self.child)
-        self.forget()
+        self.forget_process()
 
-    def forget(self) -> None:
+    def forget_process(self) -> None:
         self.child, self.ready, self.why = None, False, ""
         self.aside_s, self.used_s = self.aside_s + self.used_s, 0.0
         self.hang_up()

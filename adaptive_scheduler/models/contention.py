@@ -32,7 +32,7 @@ class PairPrediction(NamedTuple):
     sum_s: float
 
     @classmethod
-    def of(cls, seconds: Mapping[str, float]) -> PairPrediction:
+    def from_seconds(cls, seconds: Mapping[str, float]) -> PairPrediction:
         ends = seconds.values()
         return cls(round(max(ends, default=0.0), ROUNDED), round(math.fsum(ends), ROUNDED))
 
@@ -104,14 +104,20 @@ class MovePredictions:
         jobs, sure = self._snapshot.on_cpu, all_known(self._snapshot.on_cpu[self._home])
         if node == self._home:
             return MovePrediction(
-                PairPrediction.of(self._now), PairPrediction.of(self._now), self._now[self._job.id], sure
+                PairPrediction.from_seconds(self._now),
+                PairPrediction.from_seconds(self._now),
+                self._now[self._job.id],
+                sure,
             )
         there = cpu_demands(self._snapshot, node)
         before = self._now | self._completion_times(node, there)
         after = self._without | self._completion_times(node, {**there, self._job.id: self._demands[self._job.id]})
         after[self._job.id] += move_cost_s(self._snapshot.profiles, self._job)
         return MovePrediction(
-            PairPrediction.of(before), PairPrediction.of(after), after[self._job.id], sure and all_known(jobs[node])
+            PairPrediction.from_seconds(before),
+            PairPrediction.from_seconds(after),
+            after[self._job.id],
+            sure and all_known(jobs[node]),
         )
 
     def _completion_times(self, node: str, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:

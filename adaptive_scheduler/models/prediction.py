@@ -135,7 +135,7 @@ class RemainingTimes:
         self.runner_up = max(values, default=0.0)
 
     @classmethod
-    def of(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
+    def estimate(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
         """Return those of all placed jobs left as they are (G1); under an operation with the count that it leads to. A
         job on a node outside the snapshot counts with `assumed_s`."""
         gpu_types = {node.name: node.gpu_type for node in snapshot.nodes}
@@ -186,7 +186,7 @@ class Tardiness:
         self.total = math.fsum(self.late.values())
 
     @classmethod
-    def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Tardiness:
+    def estimate(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Tardiness:
         """Return that of all jobs with a deadline; of none where deadlines are switched off."""
         if "deadline" not in settings.systems:
             return cls({}, {})

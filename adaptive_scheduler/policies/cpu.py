@@ -45,7 +45,12 @@ def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> 
         node.cores, {**cpu_demands(snapshot, node.name), job.id: incoming_demand(snapshot, node.name, job)}
     )
     return Candidate(
-        node.name, 0, *PairPrediction.of(ends), ends[job.id], job.id, low_confidence=not all_known([*there, job])
+        node.name,
+        0,
+        *PairPrediction.from_seconds(ends),
+        ends[job.id],
+        job.id,
+        low_confidence=not all_known([*there, job]),
     )
 
 

@@ -215,7 +215,7 @@ def _yield_gpus(
     node, may = snapshot.node.get(heavy.node or ""), settings.deadlines.yield_by == "reshape"
     if not may or "elastic" not in settings.systems or heavy.uses_cpu or node is None or len(heavy.workers) > 1:
         return None
-    times = RemainingTimes.of(snapshot)
+    times = RemainingTimes.estimate(snapshot)
     for job in lighter:
         if node not in _allowed(snapshot, job) or not node.schedulable:
             continue
@@ -236,7 +236,7 @@ def _shrink_candidates(
     snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
 ) -> Iterator[RankedCandidate]:
     """Yield a candidate for each count of the job, with the most GPUs that the overdue job could then keep."""
-    profiles, tardiness = snapshot.profiles, Tardiness.of(snapshot, times, now, settings)
+    profiles, tardiness = snapshot.profiles, Tardiness.estimate(snapshot, times, now, settings)
     for count in job.optional:
         keeps = max((n for n in heavy.optional if n <= node.idle + heavy.num_gpus - count), default=0)
         if not 0 < keeps < heavy.num_gpus:

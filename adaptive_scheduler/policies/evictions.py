@@ -122,7 +122,7 @@ def _leave(
         return Hold(job.id, Explanation(DRAIN, f"{stays}{why}."))
     if job.uses_cpu:
         return _leave_cores(snapshot, job, stays, now, settings)
-    times = RemainingTimes.of(snapshot)
+    times = RemainingTimes.estimate(snapshot)
     found = [*_shrunk(snapshot, job, drained, times), *_moved(snapshot, job, times)]
     best = min(found, key=lambda candidate: candidate.key, default=None)
     if best is None:
@@ -162,7 +162,7 @@ def _give_back(snapshot: ClusterSnapshot, job: Job, asked: Sequence[Gpu]) -> Mov
     count = len(asked)
     overdue = any(gpu.overdue for gpu in asked)
     why = f"the cluster takes {gpus(count)} of node {job.node} back"
-    times = RemainingTimes.of(snapshot)
+    times = RemainingTimes.estimate(snapshot)
     found = list[RankedCandidate]()
     node = snapshot.node.get(job.node or "")
     in_place = job.stoppable and not job.relaunches and not job.gpus_per_pod and len(_hosts(job)) == 1
@@ -189,7 +189,7 @@ def _spare(snapshot: ClusterSnapshot, job: Job, faulty: int) -> Move | Reshape |
     why = f"{gpus(faulty)} of node {job.node} {'is' if faulty == 1 else 'are'} faulty"
     if loss := _loss(job):
         return Hold(job.id, Explanation(FAULT, f"{job.id} trains on, although {why}: {loss}."))
-    times = RemainingTimes.of(snapshot)
+    times = RemainingTimes.estimate(snapshot)
     found = list[RankedCandidate]()
     node = snapshot.node.get(job.node or "")
     if count := max((n for n in _counts(job) if n <= job.num_gpus - faulty), default=0):
@@ -217,7 +217,7 @@ def schedule_move(snapshot: ClusterSnapshot, job: Job, algorithm: str, why: str)
     """
     if _obstacle(snapshot, job):
         return None
-    times = RemainingTimes.of(snapshot)
+    times = RemainingTimes.estimate(snapshot)
     found = list(_moved(snapshot, job, times))
     best = min(found, key=lambda candidate: candidate.key, default=None)
     return None if best is None else _leaving(snapshot, best, found, times, algorithm, why)

@@ -28,7 +28,7 @@ def schedule_requests(
     operation under way gets none until that is done. `see` returns a snapshot as one job sees it: without the GPUs that
     are reserved for others."""
     asked = sorted(snapshot.where(_is_asked), key=lambda j: (j.submit_s, j.id))
-    times, answers = RemainingTimes.of(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
+    times, answers = RemainingTimes.estimate(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
     for job in asked:
         if job.wanted is None or job.wanted == job.num_gpus or job.busy or job.state != "running":
             continue

@@ -40,7 +40,7 @@ class Observations:
     rows: tuple[Observation, ...] = ()
 
     @classmethod
-    def of(cls, rows: Iterable[Observation]) -> Observations:
+    def from_rows(cls, rows: Iterable[Observation]) -> Observations:
         return cls(tuple(row for row in rows if row.execution_s > 0))
 
     @cached_property

@@ -79,7 +79,7 @@ def _may_start(rights: Rights, snapshot: ClusterSnapshot, start: Start, job: Job
         own = rights.owner(giver) == rights.owner(job)
         if giver.preemption == "never" and not own:
             return False
-        if not budgets.take(giver, giver.num_gpus - victim.num_gpus):
+        if not budgets.take_gpus(giver, giver.num_gpus - victim.num_gpus):
             return False
     return True
 

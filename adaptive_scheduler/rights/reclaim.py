@@ -211,7 +211,7 @@ def _enough(rights: Rights, claim: GpuClaim, job: Job, gifts: Sequence[_Gift], n
     chosen = dict[str, _Gift]()
     missing = need
     for gift in sorted(gifts, key=lambda gift: (-min(gift.gives, need), gift.costs_s, gift.job.id)):
-        if missing > 0 and gift.job.id not in chosen and budgets.take(gift.job, gift.gives):
+        if missing > 0 and gift.job.id not in chosen and budgets.take_gpus(gift.job, gift.gives):
             chosen[gift.job.id] = gift
             missing -= gift.gives
     return list(chosen.values()) if missing <= 0 else []
@@ -226,7 +226,7 @@ class Budgets:
         self._claim = claim
         self._taken: dict[JobOwner | str, float] = defaultdict(float)
 
-    def take(self, giver: Job, count: int) -> bool:
+    def take_gpus(self, giver: Job, count: int) -> bool:
         """Take these GPUs of a job if that leaves its owner and its queue what they are entitled to."""
         rights = self._rights
         victim = rights.owner(giver)

@@ -55,8 +55,8 @@ def beside(found: Figures) -> Iterator[tuple[str, ...]]:
     simulated = results.load()
     for name in found:
         for figure in published(name):
-            if really := results.of(found, name, figure):
-                shown = _cell(results.of(simulated, name, figure), figure), _cell(really, figure)
+            if really := results.kept_figure(found, name, figure):
+                shown = _cell(results.kept_figure(simulated, name, figure), figure), _cell(really, figure)
                 against = f" to {figure.against}" if figure.against else ""
                 yield figure.policy, figure.label + against, _paper(figure), *shown
 

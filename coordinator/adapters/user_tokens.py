@@ -50,7 +50,7 @@ class UserTokens:
             self._write(rows | {_hashed(token): about | {"made": now}})
         return {"token": token, "id": about["id"], "ends": about["ends"]}
 
-    def of(self, uid: int, now: float) -> list[View]:
+    def tokens_of_user(self, uid: int, now: float) -> list[View]:
         """Return this user's tokens that hold, oldest first, without the tokens themselves."""
         with self._lock:
             rows = [row for row in self._rows.values() if row["uid"] == uid and row["ends"] > now]

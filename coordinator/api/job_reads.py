@@ -70,7 +70,9 @@ class JobReads(UserService):
         job = self.access.find_seen(job_id)
         if self.access.hides(job):
             return self._job_views.view(job, self.access)
-        why, change = self._loop.reasons.of(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
+        why, change = (
+            self._loop.reasons.reason_of_job(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
+        )
         expected = self._loop.expected_times()
         view = self._job_views.view(job, self.access, expected) | views.starts_if(change)
         message = self._loop.pool.reasons.get(job.id) or why or view["message"]

@@ -55,11 +55,15 @@ class JobViews:
             times = views.times(job, view, *expected, self._clock.wall()) | views.between(WhenExpected())
             return {**view, **times, "pods": []}
         stored = self._telemetry.batches.row(job)
-        _, efficiency, needs = self._telemetry.progress.of(job)
+        _, efficiency, needs = self._telemetry.progress.progress_of_job(job)
         beat, used_from = self._telemetry.report(job)
         view = views.job_view(job, beat, stored, emulated, needs, efficiency)
         view["usage"] |= {"used_from": used_from}
-        view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job), *self._loop.unmarked.of(job)]
+        view["problems"] = [
+            *view["problems"],
+            *self._cache.invalid_fields_of(job),
+            *self._loop.unmarked.told_of_job(job),
+        ]
         reports = self._telemetry.reports
         at = moment_of(self._clock)
         if reports.stale_s(job) < 0:
@@ -73,5 +77,7 @@ class JobViews:
         view |= views.pause(job, beat, self._telemetry.reshape_s(job))
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))
-        times = views.times(job, view, *expected, self._clock.wall()) | views.between(self._forecaster.of(job))
+        times = views.times(job, view, *expected, self._clock.wall()) | views.between(
+            self._forecaster.forecast_of_job(job)
+        )
         return {**view, **times, **why, "pods": pods}

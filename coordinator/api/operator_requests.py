@@ -213,7 +213,7 @@ class OperatorRequests(UserService):
         return {"decision_id": decision_id}
 
     def _signal(self, job: JobRecord, signal: str) -> View:
-        beat = self._telemetry.reports.of(job)
+        beat = self._telemetry.reports.newest_of_job(job)
         if signal != "checkpoint":
             raise Rejected(
                 f"The signal must be `checkpoint` (save and go on) or `stop` (save and end), not {signal!r}."

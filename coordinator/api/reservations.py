@@ -75,7 +75,7 @@ class Reservations(UserService):
             world, at = self._world_now()
             self._check_rights(world, at, user, count, begins, ends)
             node = str(asked.get("node") or "")
-            wanted = Reservation("", node, count // num_nodes, at.of(begins), at.of(ends), user)
+            wanted = Reservation("", node, count // num_nodes, at.from_epoch(begins), at.from_epoch(ends), user)
             offset_s = at.wall - at.now
             found = find_room(world, at.now, wanted, asked.get("gpu_type"), offset_s=offset_s, num_nodes=num_nodes)
             if isinstance(found, NoRoom):
@@ -193,8 +193,8 @@ class Reservations(UserService):
         if self._caller is None or self._caller.admin:
             return
         others = [one for one in world.reservations if one.user == user]
-        from_s = at.of(begins)
-        until_s = at.of(ends)
+        from_s = at.from_epoch(begins)
+        until_s = at.from_epoch(ends)
         has = sum(one.num_gpus for one in others if one.from_s < until_s and one.until_s > from_s)
         part = fair_part(shares, world, user, world.used)
         if has + count > part:

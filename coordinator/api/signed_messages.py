@@ -160,7 +160,7 @@ class SignedMessages:
     def _hear_only(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat without a term. The launch goes on: one that does not act ends none."""
         self._metrics.heartbeat()
-        self._telemetry.take(job, beat)
+        self._telemetry.keep_heartbeat(job, beat)
         self._telemetry.learn(job, beat)
         return True
 
@@ -173,7 +173,7 @@ class SignedMessages:
         present = beat.launch == job.launch and not job.doc.get("closed") and not coming
         if coming or present:
             self._metrics.heartbeat()
-            if (self._telemetry.take if present else self._telemetry.take_coming)(job, beat):
+            if (self._telemetry.keep_heartbeat if present else self._telemetry.take_coming)(job, beat):
                 self._notify(job.id)  # before learning: news must not wait for it, nor be lost with it
         if present:
             self._telemetry.learn(job, beat)
@@ -207,7 +207,7 @@ class SignedMessages:
             raise Transient("This coordinator does not act now.")
         if problem := self._unfit(name, report):
             raise Rejected(problem)
-        if self._telemetry.nodes.take(name, report):
+        if self._telemetry.nodes.keep_report(name, report):
             self._notify(None)
         load = self._node_load(name)
         jobs = None if load is None else load.jobs

@@ -54,10 +54,10 @@ class SlamlRequests(UserService):
         return view(stored)
 
     def _put(self, row: SlamlRow) -> SlamlRow:
-        before = self._find(Slaml.of(row).id)
+        before = self._find(Slaml.from_row(row).id)
         if before is None or before.get("finished") or view(before)["state"] == "Completed":
             return self._insert(row, before)
-        generation = Slaml.of(before).generation + 1
+        generation = Slaml.from_row(before).generation + 1
         changes: SlamlChanges = {"spec": row["spec"], "notes": row["notes"], "generation": generation}
         return self._store.update(TABLE, before["_id"], {"version": before.get("version")}, changes)
 
@@ -77,7 +77,7 @@ class SlamlRequests(UserService):
             made = {"uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": stamp(self._clock.wall())}
             kept = {name: meta[name] for name in ("namespace", "name", "annotations", "labels") if name in meta}
             row: SlamlChanges = {"_id": made["uid"], **row_of({**item, "metadata": {**kept, **made}})}
-            found = problems(Slaml.of(row))
+            found = problems(Slaml.from_row(row))
         if found:
             raise Rejected("The Slaml was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
         return row
@@ -125,7 +125,7 @@ class SlamlRequests(UserService):
 
 
 def _is(row: SlamlRow, slaml_id: str) -> bool:
-    if Slaml.of(row).id != slaml_id:
+    if Slaml.from_row(row).id != slaml_id:
         return False
     if row.get("deleted"):
         raise Rejected(f"{slaml_id} is just being deleted; its name is free in some seconds.", 409)
@@ -153,7 +153,7 @@ def _each(value: object) -> list[Doc]:
 
 def view(row: SlamlRow) -> Doc:
     """A Slaml for people: its state, its times in seconds, and the sentence about its verdict or failure."""
-    slaml, status, judged = Slaml.of(row), _fields(row.get("status")), _fields(row.get("judged"))
+    slaml, status, judged = Slaml.from_row(row), _fields(row.get("status")), _fields(row.get("judged"))
     bad = [one for one in _each(status.get("conditions")) if one.get("type") == "Completed"]
     failed = bad[0].get("message") if bad and bad[0].get("status") != "True" else ""
     return {

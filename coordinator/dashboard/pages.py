@@ -199,7 +199,7 @@ class Pages:
 
     def html(self, template: str, **values: Any) -> str:
         links = {"job_href": job_href, "decision_href": decision_href, "coded": coded}
-        known = {"words": words, "moment": self._moment, "colour": self._colours.of, **links}
+        known = {"words": words, "moment": self._moment, "colour": self._colours.class_of_job, **links}
         return self._templates.load(template).generate(**known, **values).decode()
 
     def page(self, source: PageSource, address: str) -> Page:
@@ -235,7 +235,7 @@ class Pages:
         now = source.status.wall()
         nodes = sorted(source.fleet.nodes(), key=lambda node: rows.natural_order(str(node["node"])))
         is_map = len(nodes) > rows.DETAILED_NODES
-        shown = Slice.of(query, len(nodes), NODES_ON_MAP if is_map else NODES_PER_PAGE)
+        shown = Slice.from_query(query, len(nodes), NODES_ON_MAP if is_map else NODES_PER_PAGE)
         users = {user for gpu in gpus if (user := rows.user_of(gpu)) is not None}
         fleet = rows.fleet(gpus, nodes[shown.first : shown.end], source.jobs.open_jobs(users), self._since)
         turn = self.html("turn.html", shown=shown, what="nodes", link=lambda page: f"/?page={page}")
@@ -271,7 +271,7 @@ class Pages:
         group, named = query.get("show", "running"), query.get("named", "").strip()
         offset = JOBS_PER_PAGE * (_number(query) - 1)
         found = source.jobs.jobs_page(group, named, offset, JOBS_PER_PAGE)
-        shown = Slice.of(query, found["total"], JOBS_PER_PAGE)
+        shown = Slice.from_query(query, found["total"], JOBS_PER_PAGE)
 
         def link(page: int = 1, show: str = group) -> str:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
@@ -342,7 +342,7 @@ class Pages:
             length = 60.0 * int(last)
             end = _stepped(now, length)
             window = self._window_of_time(source, end - length, end + length * AHEAD, now)
-        shown = Slice.of(query, len(gpus), GPUS_PER_PAGE)
+        shown = Slice.from_query(query, len(gpus), GPUS_PER_PAGE)
         picture = pictures.timeline(history, gpus[shown.first : shown.end], window, self._clock_time)
 
         def link(page: int = 1, minutes: str = last) -> str:
@@ -426,7 +426,7 @@ class Slice:
     total: int
 
     @classmethod
-    def of(cls, query: Query, total: int, size: int) -> Slice:
+    def from_query(cls, query: Query, total: int, size: int) -> Slice:
         page = _number(query)
         first = min(size * (page - 1), total)
         return cls(page, first, min(first + size, total), total)

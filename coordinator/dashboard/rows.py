@@ -49,7 +49,7 @@ class Colours:
         self._given: OrderedDict[str, int] = OrderedDict()
         self._count = 0
 
-    def of(self, job_id: Any) -> str:
+    def class_of_job(self, job_id: Any) -> str:
         """The class of the style sheet."""
         name = str(job_id)
         with self._lock:

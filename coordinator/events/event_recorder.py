@@ -140,7 +140,7 @@ class EventRecorder:
 
     def _running(self, job: JobRecord, op: Operation | None) -> None:
         """Append what a finished operation measured, and learn its overheads."""
-        beat = self.telemetry.reports.of(job)
+        beat = self.telemetry.reports.newest_of_job(job)
         if op is None or beat is None:
             return
         marks = self._marks.setdefault(job.id, Marks())
@@ -208,5 +208,5 @@ class EventRecorder:
             self.wake.set()
         if isinstance(event, e.JobClosed):
             self._marks.pop(job.id, None)
-            self.telemetry.reports.forget(job.id)
-            self.telemetry.profiler.forget(job)
+            self.telemetry.reports.forget_job(job.id)
+            self.telemetry.profiler.forget_job(job)

@@ -114,7 +114,7 @@ class Forecaster:
                 doubt = one.guess or estimates.get(one.job_id, UNKNOWN).guess
                 if job is not None and not doubt and job.uid not in expected and job.state not in s.ENDED:
                     started = bool(job.doc.get("start_ts"))
-                    expected[job.uid] = known.take(job.uid, one, wall, started, simulated)
+                    expected[job.uid] = known.add_forecast(job.uid, one, wall, started, simulated)
         open_ = {job.uid: job.key for job in jobs.values()}
         self._keys = {uid: open_.get(uid, self._keys.get(uid)) for uid in known.jobs}
         self._expected = expected
@@ -142,7 +142,7 @@ class Forecaster:
             start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
             yield JobForecast(name, start, end, 0.0, None, found.guess, overheads.k8s_init + overheads.proc_init)
 
-    def of(self, job: JobRecord) -> WhenExpected:
+    def forecast_of_job(self, job: JobRecord) -> WhenExpected:
         """When the job starts and ends by the newest forecast, as far as that is to come."""
         found, wall = self._expected.get(job.uid, WhenExpected()), self._clock.wall()
         start = found.start if job.state == s.SUBMITTED else None
@@ -187,7 +187,7 @@ class Forecaster:
             if job is not None and job.state == s.COMPLETED:
                 self._completed(known, job)
             elif job is None or job.state in s.ENDED or is_held(job):
-                known.forget(uid)
+                known.forget_job(uid)
 
     def _ended(self, uid: str) -> JobRecord | None:
         doc = self._store.get("jobs", self._keys.get(uid))

@@ -51,7 +51,9 @@ class PredictionLog:
         """Those of which predictions are remembered."""
         return list(self._made)
 
-    def take(self, name: str, found: JobForecast, now: float, started: bool, simulated: bool = True) -> WhenExpected:
+    def add_forecast(
+        self, name: str, found: JobForecast, now: float, started: bool, simulated: bool = True
+    ) -> WhenExpected:
         """Make the intervals of a job's forecast, and remember them. `started`: it has trained before."""
         start = None
         if found.start_s is not None and not started:
@@ -71,7 +73,7 @@ class PredictionLog:
                 known.append(made)
         return made.interval
 
-    def forget(self, name: str) -> None:
+    def forget_job(self, name: str) -> None:
         """Something else than time has ended the job, or keeps it from going on."""
         self._made.pop(name, None)
 

@@ -34,7 +34,7 @@ class TokensHandler(OwnTokensHandler):
 
     async def get(self) -> None:
         machine = self.machine
-        self.answer({"tokens": await self.call(machine.tokens.of, self.user.uid, machine.clock.wall())})
+        self.answer({"tokens": await self.call(machine.tokens.tokens_of_user, self.user.uid, machine.clock.wall())})
 
     async def post(self) -> None:
         machine = self.machine

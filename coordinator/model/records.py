@@ -86,19 +86,19 @@ class Moment:
     wall: float
     boot: str = ""  # names the time since the machine was booted, in which `now` counts; empty: not known
 
-    def of(self, ts: float) -> float:
+    def from_epoch(self, ts: float) -> float:
         """Convert a time since 1970 to the clock of `now`."""
         return self.now - (self.wall - ts)
 
     def maybe(self, ts: object) -> float | None:
-        return None if (known := number(ts)) is None else self.of(known)
+        return None if (known := number(ts)) is None else self.from_epoch(known)
 
     def mark(self, ts: float) -> Doc:
         """Return what is written beside a time since 1970, so that a jump of the wall clock does not move it.
 
         It names that time: a version that knows nothing of marks writes the time alone, and the mark is an old one.
         """
-        return {"ts": ts, "now": self.of(ts), "boot": self.boot}
+        return {"ts": ts, "now": self.from_epoch(ts), "boot": self.boot}
 
     def marked(self, ts: float, mark: object) -> float | None:
         """Convert a time since 1970 by its mark; None without one, and on another machine or after another boot."""
@@ -109,12 +109,12 @@ class Moment:
     def passed_s(self, ts: float, mark: object) -> float:
         """Return the seconds since a time since 1970: by its mark where that tells it, else by the wall clock."""
         since = self.marked(ts, mark)
-        return max(0.0, self.now - (self.of(ts) if since is None else since))
+        return max(0.0, self.now - (self.from_epoch(ts) if since is None else since))
 
     def left_s(self, ts: float, mark: object) -> float:
         """Return the seconds until a time since 1970, less than 0 once it is over; likewise."""
         until = self.marked(ts, mark)
-        return (self.of(ts) if until is None else until) - self.now
+        return (self.from_epoch(ts) if until is None else until) - self.now
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class GangObserver:
     def pods(self, job: JobRecord, removed: bool) -> GangPods:
         """Observe the pods of a job. `removed`: whether the removal of its launch was requested."""
         if job.gpus_per_pod is None:
-            return GangPods(self._reports.of(job))
+            return GangPods(self._reports.newest_of_job(job))
         each, all_pods = self._reports.pods(job), frozenset(range(job.members))
         ended = self._ended(job, each, removed) & all_pods
         # The last reports still count if the whole gang is gone.

@@ -167,7 +167,7 @@ class Reconciler:
             remove_asked=job.launch in tracker.removed,
             waited_s=waited_s,
             newcomer=self._newcomer(job.coming, tracker, waited_s) if job.coming else None,
-            peer_seen=self.reports.of(newcomer) if newcomer else None,
+            peer_seen=self.reports.newest_of_job(newcomer) if newcomer else None,
             old_launch_removed=leaves in tracker.removed,
             pods=pods.each,
             lost_pods=pods.lost_pods,
@@ -178,7 +178,7 @@ class Reconciler:
         )
 
     def _newcomer(self, coming: JobRecord, tracker: _JobTracker, waited_s: float) -> ComingLaunch:
-        beat, asked = self.reports.of(coming), coming.launch in tracker.launched
+        beat, asked = self.reports.newest_of_job(coming), coming.launch in tracker.launched
         up = beat is not None
         late = not up and asked and waited_s > self.config.init_timeout_s
         return ComingLaunch(
@@ -219,13 +219,13 @@ class Reconciler:
             return False
         op = job.operation
         coming = op is not None and (op.kind == "start" or job.generation >= op.generation)
-        had_come_up = not coming or job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        had_come_up = not coming or job.doc.get("up") == job.launch or self.reports.newest_of_job(job) is not None
         if not (had_come_up or removed) or (not removed and self.reports.fresh(job)):
             return False
         if self.platform.gone(job.doc):
             return True
         # A launch that never came up reports nothing if its node is lost; it got no start since its removal.
-        was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        was_up = job.doc.get("up") == job.launch or self.reports.newest_of_job(job) is not None
         over = was_up or (removed and self.clock.now() - tracker.since > self.config.wait_out_s)
         return over and self._all_over(job)
 
@@ -296,7 +296,7 @@ class Reconciler:
         if step.gpu_ids is not None:
             job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
         tracker.launched.add(job.launch)
-        again = self.reports.of(job) is not None or job.launch in tracker.pods
+        again = self.reports.newest_of_job(job) is not None or job.launch in tracker.pods
         self._record(job, PodsRequested(job.members) if again else LaunchRequested())
         try:
             self.platform.launch(self._launch_doc(job))

@@ -78,5 +78,5 @@ class AwaitedTrainings:
     def _any_is_silent(self, names: Sequence[str]) -> bool:
         """Return whether a job has not reported, or trains on a GPU that its node has not reported yet."""
         gpus = self._cache.gpus()
-        beats = [self._reports.of(job) for name in names if (job := self._cache.job(name)) is not None]
+        beats = [self._reports.newest_of_job(job) for name in names if (job := self._cache.job(name)) is not None]
         return any(beat is None or not gpus.keys() >= set(beat.shim.gpu_ids) for beat in beats)

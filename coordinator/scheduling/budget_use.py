@@ -49,7 +49,7 @@ class BudgetUse:
         self.spent: Mapping[str, float] = {}
         """GPU-hours by `budget_key`; of queues and users with a budget only."""
 
-    def forget(self) -> None:
+    def forget_accounts(self) -> None:
         """Read the accounts anew at the next look."""
         self._begins = {}
 

@@ -111,7 +111,7 @@ class DependencyController:
 
     def sync(self, read: bool = True) -> list[Hold]:
         """Release or fail jobs; returns a `Hold` for each that waits. `read`: look up jobs outside the cache again."""
-        waiting = self._waiting.of(self._cache.jobs()).values()
+        waiting = self._waiting.from_jobs(self._cache.jobs()).values()
         wanted = {one for job in waiting for one in dependency_ids(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
         self._others = {} if read else self._others

@@ -37,14 +37,14 @@ class Holds:
         self._told.clear()
         self._training = None
 
-    def forget(self, job_id: str) -> None:
+    def forget_job(self, job_id: str) -> None:
         self._told.pop(job_id, None)
         if self._training is not None:
             self._training.discard(job_id)
 
     def keep_only(self, jobs: Collection[str]) -> None:
         for job_id in [job_id for job_id in self._told if job_id not in jobs]:
-            self.forget(job_id)
+            self.forget_job(job_id)
 
     def is_news(self, job: JobRecord, hold: Hold, request: str) -> bool:
         """True if this reason was not told yet. One that only changes often is told every `HOLD_S` at most."""
@@ -69,7 +69,7 @@ class Holds:
             with suppress(Conflict):  # it has changed, and is looked at again
                 if job is not None and job.state == s.RUNNING and job.operation is None:
                     self._record(self._cache.write_job(job, {"message": TRAINS}, "release"), HoldWithdrawn())
-                self.forget(job_id)
+                self.forget_job(job_id)
 
     def _was_held(self, job: JobRecord) -> bool:
         """True if its message is the reason of a stored hold, which an earlier coordinator may have told."""

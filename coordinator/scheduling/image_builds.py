@@ -38,7 +38,7 @@ class ImageBuilds:
 
     def sync(self) -> list[Hold]:
         """Fail jobs whose image cannot be built; return a `Hold` for each other one that waits for nothing else."""
-        return [hold for job in self._waiting.of(self._cache.jobs()).values() for hold in self._judge_job(job)]
+        return [hold for job in self._waiting.from_jobs(self._cache.jobs()).values() for hold in self._judge_job(job)]
 
     def _judge_job(self, job: JobRecord) -> Iterator[Hold]:
         build = job.doc.get("image_build") or {}

@@ -212,8 +212,8 @@ class DecisionLoop:
 
     def _reset_job_memory(self, name: str) -> None:
         """Drop memory under the id of a new job, which belongs to an ended job of that id."""
-        self._holds.forget(name)
-        self.telemetry.forget(name)
+        self._holds.forget_job(name)
+        self.telemetry.forget_job(name)
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.cache.jobs()) if new else set[str]()
@@ -300,7 +300,7 @@ class DecisionLoop:
 
     def _apply_queue_modes(self) -> None:
         """Copy a changed device mode of a queue to its waiting jobs that have no launch; others keep theirs."""
-        for job in self._queued.of(self.cache.jobs()).values():
+        for job in self._queued.from_jobs(self.cache.jobs()).values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
             if job.operation is None and at_rest and (job.doc.get("devices") or SHARED) != mode:
@@ -348,7 +348,7 @@ class DecisionLoop:
         jobs = self.cache.jobs()
         at = moment_of(self.clock)
         self._news |= self.telemetry.follow(jobs)
-        grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
+        grown = self.telemetry.progress.look(jobs, self.telemetry.reports.newest_of_job, at, self.profiles)
         for job_id in sorted(grown.keys() | (self._news & jobs.keys())):
             self.telemetry.give_way()
             changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
@@ -367,7 +367,7 @@ class DecisionLoop:
     def _shown(self, job: JobRecord) -> JobChanges:
         """Fields to write if its newest reports show that it resumes or has a lease, that a stop has cost work, or that
         it stands still or goes on."""
-        beat = (reports := self.telemetry.reports).of(job) if job.state in s.LAUNCHED else None
+        beat = (reports := self.telemetry.reports).newest_of_job(job) if job.state in s.LAUNCHED else None
         if beat is None:
             return {}
         steps = self.telemetry.steps.changes(job, moment_of(self.clock))
@@ -408,7 +408,7 @@ class DecisionLoop:
         wall = self.clock.wall()
         written = dict[str, JobRecord]()
         submitted = {job.id: job.submit_s for job in snapshot.where(has_deadline)}
-        for job in [job for job in self._due.of(seen).values() if job.id in submitted]:
+        for job in [job for job in self._due.from_jobs(seen).values() if job.id in submitted]:
             if missed := progress.missed_event(job, job.submit_ts + now - submitted[job.id]):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
@@ -433,7 +433,7 @@ class DecisionLoop:
 
     def _start_operation(self, job: JobRecord, decision: Operation, basis: DecisionBasis) -> None:
         """Write the reason, then the operation."""
-        self._holds.forget(job.id)
+        self._holds.forget_job(job.id)
         cache, how = self.cache, reshape_method(job, self.config)
         context = BindingContext(basis.seen, basis.snapshot.node, cache.jobs(), cache.gpus(), self.clock.wall(), how)
         changes = bind(decision, context)
@@ -458,7 +458,7 @@ class DecisionLoop:
 
     def _end(self, job: JobRecord, decision: End, basis: DecisionBasis) -> None:
         """Have the reconciler end a job whose time is up; as its row says so, that outlives this coordinator."""
-        self._holds.forget(job.id)
+        self._holds.forget_job(job.id)
         decision_id = self._store_decision(job, decision, basis)
         sentence = decision.explanation.sentence
         record = self.cache.write_job(job, {"cancel": True, "timed_out": True, "message": sentence}, "time limit")

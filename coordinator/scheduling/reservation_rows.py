@@ -29,7 +29,11 @@ def from_rows(rows: Rows, at: Moment) -> tuple[Reservation, ...]:
             continue
         user = row.get("user")
         whose = None if user is None else str(user)
-        found.append(Reservation(str(row["_id"]), str(row.get("node")), int(count), at.of(begins), at.of(ends), whose))
+        found.append(
+            Reservation(
+                str(row["_id"]), str(row.get("node")), int(count), at.from_epoch(begins), at.from_epoch(ends), whose
+            )
+        )
     return tuple(sorted(found, key=lambda one: one.id))
 
 

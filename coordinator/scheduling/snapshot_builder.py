@@ -67,7 +67,7 @@ class SnapshotBuilder:
         """The cluster as it will be after the operations in progress. Neither `gpus` nor a value of `seen` may change
         any more."""
         at = self._steady(at)
-        changing = self._changing.of(jobs).values()
+        changing = self._changing.from_jobs(jobs).values()
         touched = self._gpus.update(gpus, {g: j.id for j in changing if j.operation for g in j.operation.to})
         booked = self._gpus.booked
         basis = Basis(

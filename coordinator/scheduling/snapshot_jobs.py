@@ -63,7 +63,7 @@ class _Kept:
 
         Of what the clock said before and what it says now the shorter wait counts, as either may be wrong.
         """
-        submit_s = at.of(record.submit_ts)
+        submit_s = at.from_epoch(record.submit_ts)
         same = (record.uid, record.submit_ts) == (self.record.uid, self.record.submit_ts)
         if same and (submit_s < self.submit_s or submit_s > at.now):
             return self.submit_s
@@ -133,7 +133,7 @@ class SnapshotJobs:
             found = seen.get(job_id, NOT_OBSERVED)
             submit_s = record.submitted(at)
             if submit_s is None:
-                submit_s = at.of(record.submit_ts) if kept is None else kept.submitted(record, at)
+                submit_s = at.from_epoch(record.submit_ts) if kept is None else kept.submitted(record, at)
             is_booked = job_id in booked
             made = _kept(record, found, basis.nodes, at, is_booked, of_document, submit_s, basis.grace_s)
             self._put(job_id, made)

@@ -43,7 +43,7 @@ class UnmarkedDocuments:
         self._told = {**self._told, row: sentence}
         return sentence
 
-    def of(self, job: JobRecord) -> tuple[str, ...]:
+    def told_of_job(self, job: JobRecord) -> tuple[str, ...]:
         """Return what was told of it."""
         told = self._told.get(row_key("jobs", job.key))
         return () if told is None else (told,)

@@ -84,7 +84,7 @@ class UsageAccounts:
         with self._lock:
             self._now = None
             self._accounts = {}
-            self._budgets.forget()
+            self._budgets.forget_accounts()
 
     @property
     def spent(self) -> Mapping[str, float]:

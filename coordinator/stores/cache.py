@@ -196,7 +196,7 @@ class Cache:
             self._aside |= aside
             self._again = [job.key for job in (*by_hand, *self._take_jobs(ours))]
             for key in docs.keys() - {job.key for job in (*ours.values(), *aside.values())}:
-                self._read.forget("jobs", key)
+                self._read.forget_row("jobs", key)
         owners = owners_of(self.jobs().values()) if any(("gpus", key) not in self._read for key in gpus) else {}
         for key, doc in gpus.items():
             self._take_gpu(key, doc, owners)
@@ -241,7 +241,7 @@ class Cache:
 
     def _take_gpu(self, key: Any, doc: Doc | None, owners: Mapping[str, JobRecord]) -> None:
         if doc is None:
-            self._read.forget("gpus", key)
+            self._read.forget_row("gpus", key)
             with self._lock:
                 self._put_gpu(str(key), None)
             return

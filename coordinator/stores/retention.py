@@ -65,7 +65,7 @@ class Past:
     slamls: frozenset[str]  # uids
 
     @classmethod
-    def of(cls, rows: Iterable[Doc], slamls: Iterable[Doc]) -> Past:
+    def from_rows(cls, rows: Iterable[Doc], slamls: Iterable[Doc]) -> Past:
         jobs = [JobRecord(row) for row in rows if isinstance(row["_id"], Hashable)]  # no write finds others
         refused = {job.key: job for job in jobs if job.doc.get("problems") and not job.uid}
         return cls(
@@ -150,7 +150,7 @@ def prune(store: Store, keep: Keep, wall: float, ages: bool = True, doubted: Seq
     Of jobs that ended in a span that is `doubted` the number alone decides.
     """
     keep = keep if ages else replace(keep, jobs_s=NO_AGE_S, events_s=NO_AGE_S, usage_s=NO_AGE_S)
-    past = Past.of(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
+    past = Past.from_rows(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
     jobs = set(jobs_to_remove(past, keep, wall, doubted))
     rows = [row for row in store.scan("decisions", ("job_id", "jobs", "at")) if isinstance(row["_id"], Hashable)]
     decisions = store.remove("decisions", list(decisions_to_remove(rows, past, jobs, keep, wall)))

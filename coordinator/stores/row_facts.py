@@ -48,7 +48,7 @@ class ReadRows:
         _, found = self._rows.get(row_key(table, key), (None, None))
         return () if found is None else found.invalid_fields
 
-    def forget(self, table: str, key: Any) -> None:
+    def forget_row(self, table: str, key: Any) -> None:
         self._rows.pop(row_key(table, key), None)
 
     def keep_only(self, rows: Iterable[tuple[str, Any]]) -> None:

@@ -29,7 +29,7 @@ class Picked:
         self._jobs: Mapping[str, JobRecord] = {}
         self._picked: dict[str, JobRecord] = {}
 
-    def of(self, jobs: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
+    def from_jobs(self, jobs: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
         """In the order of `jobs`, which may not change any more; nor may the answer."""
         if jobs is self._jobs:
             return self._picked
@@ -55,7 +55,7 @@ class ChangedJobs:
         with self._lock:
             self._ids.update(job_ids)
 
-    def take(self) -> set[str]:
+    def take_ids(self) -> set[str]:
         """All ids since the last call."""
         with self._lock:
             ids, self._ids = self._ids, set()

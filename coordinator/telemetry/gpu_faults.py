@@ -27,7 +27,7 @@ class GpuFaults:
             self._sick.clear()
             self._news.clear()
 
-    def take(self, readings: Iterable[GpuReading]) -> bool:
+    def keep_readings(self, readings: Iterable[GpuReading]) -> bool:
         """Keep the readings of a heartbeat; True if a GPU has fallen sick or is well again."""
         news = False
         for reading in readings:

@@ -88,7 +88,7 @@ class GpuUse:
             self._is_read = False
             self._day = None
 
-    def take(self, job: JobRecord, beat: Heartbeat) -> None:
+    def add_heartbeat(self, job: JobRecord, beat: Heartbeat) -> None:
         """Count how busy the GPUs of a pod were since its last heartbeat."""
         now = self._clock.now()
         pod = job.uid, beat.member

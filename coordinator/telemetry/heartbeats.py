@@ -37,7 +37,7 @@ class HeartbeatBatches:
         jobs, wall = self._cache.jobs(), self._clock.wall()
         rows = list[Doc]()
         for job in jobs.values():
-            beat = self._reports.of(job)
+            beat = self._reports.newest_of_job(job)
             if row := dict(self.row(job)) if beat is None else heartbeat_row(job, beat, wall):
                 rows.append(row)
             self._give_way()

@@ -77,25 +77,25 @@ class Telemetry:
         self.reshaped_at.clear()
         self._followed_with = None  # nothing of `observed` counts
 
-    def take(self, job: JobRecord, beat: Heartbeat) -> bool:
+    def keep_heartbeat(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
         self.profiler.heard(job, beat)  # adds up the pods of a gang
-        self.gpu_use.take(job, beat)
+        self.gpu_use.add_heartbeat(job, beat)
         # Of a shared machine: what a user's process says of a GPU counts for no other user; `reshape up` looks itself.
         believed = not beat.emulated and job.doc.get("owner_uid") is None
-        sick = believed and self.gpu_faults.take(beat.gpus)
-        return self.reports.take(job, beat) or sick
+        sick = believed and self.gpu_faults.keep_readings(beat.gpus)
+        return self.reports.keep_heartbeat(job, beat) or sick
 
     def learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Measure progress and learn speeds from a heartbeat that was taken, of a gang from all its pods together."""
         if job.gpus_per_pod is None:
             self._learn(job, beat)
-        elif beat.member == 0 and (whole := self.reports.of(job)) is not None:
+        elif beat.member == 0 and (whole := self.reports.newest_of_job(job)) is not None:
             self._learn(job, whole)
 
     def take_coming(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of a move's next launch, which has no training to report yet."""
-        return self.reports.take(job, beat)
+        return self.reports.keep_heartbeat(job, beat)
 
     def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Progress and speed of the whole job."""
@@ -114,20 +114,20 @@ class Telemetry:
 
     def report(self, job: JobRecord) -> tuple[Heartbeat | None, UsedFrom | None]:
         """The job's newest report with the use that counts, and where that is from; None before the first one."""
-        beat = self.reports.of(job)
+        beat = self.reports.newest_of_job(job)
         return (None, None) if beat is None else self.measured.told(job, beat)
 
     def seen(self, job: JobRecord) -> ObservedJob:
         """Return the observations of one job, for the snapshot that decisions use."""
         cooling_s, progress = self._cooling_until(job), self.progress
-        return ObservedJob(self.report(job)[0], cooling_s, *progress.of(job), progress.speed(job))
+        return ObservedJob(self.report(job)[0], cooling_s, *progress.progress_of_job(job), progress.speed(job))
 
     def follow(self, jobs: Mapping[str, JobRecord]) -> set[str]:
         """Bring `observed` up to date, which costs as much as has changed; returns the ids of the jobs looked at.
 
         For the loop's thread alone.
         """
-        news = self._changed.take() | self.reports.changed.take() | self.progress.changed.take()
+        news = self._changed.take_ids() | self.reports.changed.take_ids() | self.progress.changed.take_ids()
         if self._followed_with is not self.profiles:
             news.update(self.reshaped_at.copy())  # cool-downs rest on them
         stale = {*jobs} if self._followed_with is None else {*changed(self._followed, jobs)} | (news & jobs.keys())
@@ -156,7 +156,7 @@ class Telemetry:
     def predicted_reshape_s(self, job: JobRecord) -> float:
         """Seconds of a reshape of this job by the profile of its type and the size of its state."""
         known = self.profiles.overheads(job.job_type)
-        size, path = state_of(self.reports.of(job), job.recreated)
+        size, path = state_of(self.reports.newest_of_job(job), job.recreated)
         relaunch_s = known.k8s_term + known.k8s_init if job.recreated else 0.0
         return known.reshape + pause.more_s(known, size, path) + relaunch_s
 
@@ -170,12 +170,12 @@ class Telemetry:
         self.profiler.finished(job)
         self.estimator.curve(job.job_type, self.progress.top5(job))
 
-    def forget(self, job_id: str) -> None:
+    def forget_job(self, job_id: str) -> None:
         """A new job has the name of one that has ended: nothing of that one counts."""
         self.reshaped_at.pop(job_id, None)
         self._changed.add(job_id)
-        self.progress.forget(job_id)
-        self.steps.forget(job_id)
+        self.progress.forget_job(job_id)
+        self.steps.forget_job(job_id)
 
     def keep_only(self, jobs: Container[str]) -> None:
         """Drop the cool-downs, and what was heard of their steps, of all jobs but these."""

@@ -68,5 +68,5 @@ class InventoryWriter:
                 continue
             with suppress(Conflict):  # changed meanwhile
                 forget_node(self._store, name)
-                self._telemetry.nodes.forget(name)
+                self._telemetry.nodes.forget_node(name)
             self._note_write()

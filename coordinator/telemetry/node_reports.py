@@ -38,7 +38,7 @@ class NodeReports:
             self._began = self._clock.now()
             self._written.clear()
 
-    def take(self, name: str, report: NodeReport) -> bool:
+    def keep_report(self, name: str, report: NodeReport) -> bool:
         """Keep a report; True if its inventory is not the one last written. `Conflict` if a newer one is known."""
         with self._lock:
             boots = self._seqs.setdefault(name, {})
@@ -81,12 +81,12 @@ class NodeReports:
         """Names of the nodes whose agent has been silent for `GONE_S`."""
         return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
 
-    def forget(self, name: str) -> None:
+    def forget_node(self, name: str) -> None:
         """Drop all that is kept of a node; if it reports again, it is a new one."""
         with self._lock:
             for kept in (self._heard, self._seqs, self._reports, self._written):
                 kept.pop(name, None)
-        self.others.forget(name)
+        self.others.forget_node(name)
 
     def as_heard(self, docs: Mapping[str, NodeRow]) -> dict[str, NodeRow]:
         """The same documents of nodes, with `heard: False` where the agent is silent; nodes without agent never are.

@@ -46,7 +46,7 @@ class ObservationProfiler:
 
     def finished(self, job: JobRecord) -> None:
         """Add the row of a finished job at once; Prometheus may improve it later."""
-        self._present.forget(job)
+        self._present.forget_job(job)
         with self._lock:
             account = self._accounts.pop(job.uid, Account())
         row = observation(job, account.used())
@@ -59,8 +59,8 @@ class ObservationProfiler:
             except queue.Full:
                 log.warning("Prometheus is not asked about job %s: too many are waiting", job.id)
 
-    def forget(self, job: JobRecord) -> None:
-        self._present.forget(job)
+    def forget_job(self, job: JobRecord) -> None:
+        self._present.forget_job(job)
         with self._lock:
             self._accounts.pop(job.uid, None)
 

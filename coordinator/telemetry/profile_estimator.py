@@ -147,7 +147,7 @@ class ProfileEstimator:
         """The table of all finished tasks that are known."""
         with self._lock:
             if self._table is None:
-                self._table = Observations.of(self._finished.values())
+                self._table = Observations.from_rows(self._finished.values())
             return self._table
 
     def unwritten(self, table: str) -> dict[str, Doc]:

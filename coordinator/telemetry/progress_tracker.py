@@ -54,7 +54,7 @@ class _Uses:
 
     samples: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=10_000))
 
-    def take(self) -> dict[str, float]:
+    def take_means(self) -> dict[str, float]:
         """The mean by resource since the last call; without resources that were not reported or hardly used."""
         samples, self.samples = list(self.samples), deque(maxlen=self.samples.maxlen)
         known = sorted({resource for sample in samples for resource in sample})
@@ -183,7 +183,7 @@ class ProgressTracker:
         """Start to lead: the next `look` takes over what another coordinator stored. Curves are kept."""
         self._take_over = True
 
-    def forget(self, job_id: str) -> None:
+    def forget_job(self, job_id: str) -> None:
         """Drop all that is kept under this name, which a new job has."""
         with self._lock:
             self._watched.pop(job_id, None)
@@ -223,7 +223,7 @@ class ProgressTracker:
         if "flowcon" in self._settings.systems and job.uses_cpu:
             watched.for_efficiency.samples.append(sample)
 
-    def of(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
+    def progress_of_job(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
         """Return the job's two measurements, and the total iterations predicted until its target, if it has one."""
         w = self._watched.get(job.id)
         return (w.growth, w.efficiency, w.needs) if w else (UNSEEN, UNMEASURED, None)
@@ -238,7 +238,7 @@ class ProgressTracker:
         """Return how the training of a job went until now; of one that has ended as it was stored."""
         with self._lock:
             watched = None if job.doc.get("closed") else self._watched.get(job.id)
-            return watched.course.kept if watched else KeptCurve.of(job.doc)
+            return watched.course.kept if watched else KeptCurve.from_row(job.doc)
 
     def last_course(self, job: JobRecord) -> JobChanges:
         """Return the fields that store the course of a job now, as before it is closed; empty if they are stored."""
@@ -256,7 +256,7 @@ class ProgressTracker:
         """Make the readings that are due. Returns, by job, the fields to store in its document."""
         self._follow(jobs, at)
         due = "specon" in self._settings.systems and at.now >= self._due
-        read = jobs if due else self._on_cpu.of(jobs)
+        read = jobs if due else self._on_cpu.from_jobs(jobs)
         before = {job_id: self._watched[job_id].facts for job_id in read}
         training = {j.id: (j, beat) for j in read.values() if (beat := beats(j)) is not None and _trains(j, beat)}
         if due:
@@ -289,7 +289,7 @@ class ProgressTracker:
             new = jobs.keys() - self._watched.keys()
             for job_id in new:
                 doc = jobs[job_id].doc
-                self._watched[job_id] = _Watched(*restored(doc, at), course=TrainingCurve(KeptCurve.of(doc)))
+                self._watched[job_id] = _Watched(*restored(doc, at), course=TrainingCurve(KeptCurve.from_row(doc)))
             self.changed.add(*(jobs if self._take_over else new))
             for job_id, watched in self._watched.items() if self._take_over else ():
                 growth, efficiency = restored(jobs[job_id].doc, at)
@@ -301,7 +301,7 @@ class ProgressTracker:
         for job_id, (job, beat) in sorted(training.items()):
             watched, moved = self._watched[job_id], job.doc.get("migrated_ts") is not None
             with self._lock:  # for one job at a time: heartbeats wait for it
-                used = watched.for_growth.take()
+                used = watched.for_growth.take_means()
             reading = _reading(job, beat, used, now)
             watched.growth = categorise(watched.growth, reading, self._settings.specon, moved)
 
@@ -319,7 +319,7 @@ class ProgressTracker:
             for job_id, (job, beat) in members.items():
                 watched = self._watched[job_id]
                 with self._lock:
-                    used = watched.for_efficiency.take()
+                    used = watched.for_efficiency.take_means()
                 reading = _reading(job, beat, used, now)
                 watched.efficiency = measure(watched.efficiency, reading, self._settings.flowcon)
             records = [self._watched[job_id].efficiency for job_id in members]
@@ -331,7 +331,7 @@ class ProgressTracker:
         Without the lock, for which heartbeats wait: those of a type are all made anew when a job of it is complete. A
         point that comes meanwhile is not counted yet, so that job is predicted again at the next turn.
         """
-        for job_id, job in self._aims.of(jobs).items():
+        for job_id, job in self._aims.from_jobs(jobs).items():
             watched, target = self._watched[job_id], cast(Target, requirements.target(job.doc))
             before, watched.needs = watched.needs, watched.curve.needs(target, profiles.accuracy(job.job_type))
             if watched.needs != before:

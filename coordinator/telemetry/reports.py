@@ -42,7 +42,7 @@ class Reports:
             self._newest.clear()
         self.changed.add(*heard)
 
-    def take(self, job: JobRecord, beat: Heartbeat) -> bool:
+    def keep_heartbeat(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; True if it calls for a decision or a step.
 
         A pod of a gang that reports beyond the gang's size is about to end and is ignored from then on: the next pod of
@@ -94,7 +94,7 @@ class Reports:
     def _kept(self, job_id: str, place: _Place) -> _Kept | None:
         return self._newest.get(job_id, {}).get(place)
 
-    def of(self, job: JobRecord) -> Heartbeat | None:
+    def newest_of_job(self, job: JobRecord) -> Heartbeat | None:
         """The newest report of the job's present launch, joined for a gang; given `job.coming`, of the next."""
         if job.gpus_per_pod is not None:
             return merged_report(self.pods(job), job.members, fine=job.reshape_exit_codes)
@@ -116,7 +116,7 @@ class Reports:
 
     def fresh(self, job: JobRecord) -> bool:
         """True if each pod reported so recently that the platform need not be asked."""
-        return self.of(job) is not None and all(self.recent(job, member) for member in range(job.members))
+        return self.newest_of_job(job) is not None and all(self.recent(job, member) for member in range(job.members))
 
     def recent(self, job: JobRecord, member: int) -> bool:
         """True if this pod has missed at most `FRESH_BEATS` heartbeats."""
@@ -127,7 +127,7 @@ class Reports:
         longest = max(self.silent_s(job, member) for member in range(job.members))
         return FRESH_BEATS * self._heartbeat_s - longest
 
-    def forget(self, job_id: str) -> None:
+    def forget_job(self, job_id: str) -> None:
         with self._lock:
             self._newest.pop(job_id, None)
             self._left.pop(job_id, None)

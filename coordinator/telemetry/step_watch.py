@@ -53,7 +53,7 @@ class StepWatch:
         with self._lock:
             self._watched.clear()
 
-    def forget(self, job_id: str) -> None:
+    def forget_job(self, job_id: str) -> None:
         with self._lock:
             self._watched.pop(job_id, None)
 

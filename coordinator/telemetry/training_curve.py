@@ -76,7 +76,7 @@ class KeptCurve(msgspec.Struct):
     gpus: list[tuple[int, int]] = []  # (iterations, GPUs from there on)
 
     @classmethod
-    def of(cls, doc: JobRow) -> KeptCurve:
+    def from_row(cls, doc: JobRow) -> KeptCurve:
         """The curve in a job's document; an empty one where there is none, or none that can be read."""
         try:
             return msgspec.convert(doc.get("curve") or {}, cls)

@@ -43,7 +43,7 @@ class Changes:
                 else:
                     self._changed[uid] = item
 
-    def take(self) -> dict[str, Doc | None]:
+    def take_objects(self) -> dict[str, Doc | None]:
         """Return the objects that have come or changed, by uid; None for one that is gone."""
         with self._lock:
             changed = self._changed

@@ -218,7 +218,7 @@ class LaunchService:
         for informer in self._pods if settled else ():
             informer.looked_at([uid for uid, pod in observed.pods.items() if pod.deleted])
         self._forget_times({str(record["_id"]) for record in records})
-        self._resizing.forget(observed.pods)
+        self._resizing.forget_all_but(observed.pods)
         self.metrics.turned(self._clock.now() - self._turned_at)
         self.trouble = trouble
 
@@ -253,12 +253,12 @@ class LaunchService:
         return trouble
 
     def _forget_times(self, known: set[str]) -> None:
-        self._states.forget(known)
+        self._states.forget_all_but(known)
         for times in (self._played, self._rests):
             for name in times.keys() - known:
                 del times[name]
         self._unanswered &= known
-        self._kept.forget(known)
+        self._kept.forget_all_but(known)
 
     # one launch
 

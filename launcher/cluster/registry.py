@@ -48,7 +48,7 @@ class ImageName:
     reference: str  # tag or digest
 
     @classmethod
-    def of(cls, text: str) -> ImageName:
+    def parse(cls, text: str) -> ImageName:
         """Split a name as Docker does: without a registry it is Docker Hub's, without a tag `latest`."""
         name, _, digest = text.partition("@")
         first, slash, rest = name.partition("/")
@@ -73,9 +73,9 @@ class ImageCommands:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, Doc | None]] = {}  # by image: until when, and the answer
 
-    def of(self, image: str) -> Doc | None:
+    def command_of_image(self, image: str) -> Doc | None:
         """Return `{entrypoint, cmd}`, or `{why}` it is not known; None while it is being read."""
-        registry = ImageName.of(image).registry
+        registry = ImageName.parse(image).registry
         if registry not in self._registries:
             return {"why": f"RESHAPE_REGISTRIES of the launcher does not name {registry}"}
         with self._lock:
@@ -113,7 +113,7 @@ class ImageCommands:
 
 def read(image: str) -> Doc:
     """Return `{entrypoint, cmd}` of an image, lists of texts. `Rejected` or `Transient` with the reason."""
-    name = ImageName.of(image)
+    name = ImageName.parse(image)
     try:
         return _started(_Session(name))
     except HTTPError as error:

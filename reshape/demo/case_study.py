@@ -79,7 +79,7 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
         "jct_s": ours.jct_s,
         "mean_jct_s": sum(ours.jct_s.values()) / 2,
         "reshapes": ours.reshapes,
-        "starts": [{"job": e["job_id"], "stages_s": e["stages_s"]} for e in ours.of("started")],
+        "starts": [{"job": e["job_id"], "stages_s": e["stages_s"]} for e in ours.events_of_kind("started")],
         "baselines": baselines,
         "gpu_owner_violations": sum(len(r.violations) for r in (ours, *measured.values())),
         "pids": ours.pids,
@@ -108,7 +108,7 @@ def _what_if(run: DemoRun) -> View:
     left_s = forecast(run.asked).makespan_s if run.asked is not None else None
     if left_s is None:
         return {"makespan_s": None, "error": None}
-    predicted = run.of("submitted", SECOND)[0]["at"] - run.began + left_s
+    predicted = run.events_of_kind("submitted", SECOND)[0]["at"] - run.began + left_s
     return {"makespan_s": predicted, "error": predicted / run.makespan_s - 1.0}
 
 
@@ -136,7 +136,7 @@ def _reshaped(result: View) -> list[str]:
 
 def _slowed(plan: DemoPlan, run: DemoRun) -> str:
     """Describe starts of this run that were slower than the one measured for its lengths; empty if none was."""
-    starts = [e["stages_s"] for e in run.of("started")]
+    starts = [e["stages_s"] for e in run.events_of_kind("started")]
     launches, first_steps = ([s[name] for s in starts if name in s] for name in ("launch", "first step"))
     gaps = [r["gap_s"] for r in run.reshapes if r["gap_s"] is not None]
     newcomers = [r["stages_s"][READY] for r in run.reshapes if READY in r["stages_s"]]
@@ -172,16 +172,18 @@ def _planned(trainer: str, live: DemoSystem, say: Teller) -> DemoPlan:
 def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
     over = run.overheads
     down = run.reshapes[0]["stages_s"] if run.reshapes else {}
-    two = run.of("submitted", SECOND)[0]["at"] - run.began
+    two = run.events_of_kind("submitted", SECOND)[0]["at"] - run.began
     measured = baseline_prediction.MeasuredTimes(
         first_iterations=plan.first_iterations,
         second_iterations=plan.second_iterations,
         arrival_s=two,
         speeds=run.speeds,
         launch_s=over["k8s_init"],
-        spawn_s=run.of("started", FIRST)[0]["stages_s"].get("first step", 0.0),
+        spawn_s=run.events_of_kind("started", FIRST)[0]["stages_s"].get("first step", 0.0),
         # Job two imported early, beside job one; a launch after a termination has nothing to run beside.
-        together_s=max(plan.start.first_step_s, run.of("started", SECOND)[0]["stages_s"].get("first step", 0.0)),
+        together_s=max(
+            plan.start.first_step_s, run.events_of_kind("started", SECOND)[0]["stages_s"].get("first step", 0.0)
+        ),
         stop_s=sum(down.get(stage, 0.0) for stage in ("signal", "checkpoint", "exit")),
         remove_s=over["k8s_term"],
     )

@@ -85,13 +85,13 @@ class DemoRun:
     def jct_s(self) -> dict[str, float]:
         return {name: float(j["finish_ts"]) - float(j["submit_ts"]) for name, j in sorted(self.jobs.items())}
 
-    def of(self, kind: str, job: str | None = None) -> list[View]:
+    def events_of_kind(self, kind: str, job: str | None = None) -> list[View]:
         return [e for e in self.events if e["type"] == kind and job in (None, e.get("job_id"))]
 
     @property
     def reshapes(self) -> list[View]:
         fields = ("direction", "from_gpus", "to_gpus", "stages_s", "gap_s", "for", "decision_id")
-        return [{"job": e["job_id"], **{f: e.get(f) for f in fields}} for e in self.of("reshaped")]
+        return [{"job": e["job_id"], **{f: e.get(f) for f in fields}} for e in self.events_of_kind("reshaped")]
 
     @property
     def pids(self) -> dict[str, list[list[int]]]:
@@ -129,7 +129,7 @@ class DemoSystem:
                 MEASURED, ({"job_type": f"digits-{trainer}-cold", "env": {"RESHAPE_WARM": "0"}}, {}), strict=True
             )
         )
-        (stages,) = (e["stages_s"] for e in warm.of("started"))
+        (stages,) = (e["stages_s"] for e in warm.events_of_kind("started"))
         (without,), (again,) = cold.reshapes, warm.reshapes
         if not {"launch", "first step"} <= set(stages) or again["gap_s"] is None:
             raise RunFailed("how long a start takes here was not measured")
@@ -144,7 +144,9 @@ class DemoSystem:
         submit(self.client, doc)
         follow = self._follow(run, MEASURE_LIMIT_S)
         follow.until(lambda e: e["type"] == "started")
-        _reshape(self.client, name, 6 - int(run.of("started")[0]["num_gpus"]))  # from 2 to 4, or from 4 to 2
+        _reshape(
+            self.client, name, 6 - int(run.events_of_kind("started")[0]["num_gpus"])
+        )  # from 2 to 4, or from 4 to 2
         follow.until(lambda e: e["type"] == "reshaped")
         self.client.cancel(name)
         follow.until(lambda e: e["type"] == "closed")
@@ -162,7 +164,7 @@ class DemoSystem:
         if policy == "sidecar":
             run.asked = live_state(self.client).with_jobs([two])
         submit(self.client, two)
-        follow.until(lambda _: len(run.of("closed")) == 2)
+        follow.until(lambda _: len(run.events_of_kind("closed")) == 2)
         run.jobs = {name: self.client.job(name) for name in (FIRST, SECOND)}
         run.steps = {name: gpu_locks.steps(self._locks, name) for name in (FIRST, SECOND)}
         run.overheads = _overheads(self.client, plan.job_type)

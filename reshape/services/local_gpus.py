@@ -113,7 +113,7 @@ def watch_gpus(
         seq += 1
         try:
             report = NodeReport(boot="", seq=seq, gpus=look(), cores=node.cores, memory=int(node.memory))
-            if reports.take(node.name, report):
+            if reports.keep_report(node.name, report):
                 changed()
             told = ""
         except Exception as fault:

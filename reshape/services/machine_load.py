@@ -28,7 +28,7 @@ def watch_load(
         try:
             shims = [beat.shim.shim_pid for beat in telemetry.reports.all()]
             if found := meter.sample([os.getpid(), *filter(None, shims)], clock.now()):
-                telemetry.nodes.others.take(
+                telemetry.nodes.others.add_measurement(
                     node.name, found.others_cores, found.others_memory, "processes",
                     {"cpu_use": found.cpu_use, "memory_use": found.memory_use},
                 )  # fmt: skip

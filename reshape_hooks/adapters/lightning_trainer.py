@@ -274,7 +274,7 @@ class ElasticFit:
             "flow": {name: getattr(connector, name) for name in FLOW if hasattr(connector, name)},
             "metrics": self._metrics(),
             "loaders": self.sources.made,
-            "note": note.take(str(self.checkpoints.folder)),
+            "note": note.take_note(str(self.checkpoints.folder)),
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
         }
 

@@ -126,14 +126,14 @@ def length(batch: Any) -> int:
     return next((found for found in map(length, values) if found), 0)
 
 
-def take(batch: Any, samples: list[int]) -> Any:
+def take_samples(batch: Any, samples: list[int]) -> Any:
     """Return copies of a batch's samples at these indices; anything but tensors is unchanged."""
     if hasattr(batch, "shape") and batch.shape:
         return batch[samples]
     if isinstance(batch, Mapping):
-        return type(batch)({name: take(value, samples) for name, value in batch.items()})  # type: ignore[call-arg]
+        return type(batch)({name: take_samples(value, samples) for name, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
-        return type(batch)(take(value, samples) for value in batch)
+        return type(batch)(take_samples(value, samples) for value in batch)
     return batch
 
 

@@ -178,7 +178,7 @@ def claim(
 
 
 def _taken(mine: dict[str, Any]) -> claims.OfTraining:
-    checkpoints = claims.take(mine)
+    checkpoints = claims.claim_checkpoints(mine)
     Session.before = checkpoints.before
     return checkpoints
 

@@ -36,7 +36,7 @@ class First(NamedTuple):
     accumulation: int
 
     @classmethod
-    def of(cls, args: Any) -> First:
+    def from_args(cls, args: Any) -> First:
         return cls(
             args.world_size, max(1, args.n_gpu), args.per_device_train_batch_size, args.gradient_accumulation_steps
         )
@@ -78,7 +78,7 @@ class KeptBatch:
     def __init__(self, trainer: Any, first: First, ranks: Ranks) -> None:
         self.trainer, self.first, self.ranks = trainer, first, ranks
         args = trainer.args
-        self.now = First.of(args)
+        self.now = First.from_args(args)
         self.share = parts.Share(first.processes, self.now.processes, ranks.rank)
         args.per_device_train_batch_size, args.gradient_accumulation_steps = first.batch, first.accumulation
         trainer._train_batch_size = first.batch * first.gpus
@@ -242,7 +242,7 @@ class KeptBatch:
         ready = trainer._prepare_inputs(inputs)
 
         def loss(samples: list[int]) -> float:  # on copies: a model may modify its inputs
-            return float(self.theirs["compute_loss"](model, parts.take(ready, samples), **more).mean())
+            return float(self.theirs["compute_loss"](model, parts.take_samples(ready, samples), **more).mean())
 
         model.eval()
         try:

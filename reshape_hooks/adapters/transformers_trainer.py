@@ -89,7 +89,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     if checkpoint and saved is None:
         raise LeftAlone("it resumes by itself, by resume_from_checkpoint; --elastic says that it also saves on SIGTERM")
     extras = _of_rank(pickle.loads((saved.path / EXTRAS).read_bytes()), together) if saved else {}
-    first = extras["first"] if saved else First.of(trainer.args)
+    first = extras["first"] if saved else First.from_args(trainer.args)
     refuse(trainer, first, together)
     run = session.of_process(together)
     return ElasticTrain(trainer, run, first, checkpoints, saved, extras, kwargs.get("ignore_keys_for_eval"))
@@ -285,7 +285,7 @@ class ElasticTrain:
             "variables": self.variables.state(),
             "trained": self.trained.changed(),
             "settings": differing(settings(vars(self.trainer.args)), self.settings),
-            "note": note.take(str(self.checkpoints.folder)),
+            "note": note.take_note(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
         due = self.due
@@ -301,7 +301,7 @@ class ElasticTrain:
         if self.due and self.due["flags"]["should_log"]:
             self.due["flags"]["should_log"] = False
             self.due["variables"] = self.variables.state()
-            self.due["note"] = note.take(str(self.checkpoints.folder))
+            self.due["note"] = note.take_note(str(self.checkpoints.folder))
             self.due["losses"] = {name: _copy(getattr(self.trainer, name)) for name in self.due["losses"]}
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:

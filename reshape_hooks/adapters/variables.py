@@ -771,7 +771,7 @@ class Packing:
         """Return whether something kept refers to what turned out later not to be."""
         return bool(self._asked_again & self.dropped)
 
-    def take(self, items: int) -> None:
+    def count_items(self, items: int) -> None:
         """Count what is packed. Raises ValueError if that is too much."""
         self.room -= items
         if self.room < 0:
@@ -960,9 +960,9 @@ def _pack(value: Any, packing: Packing) -> Packed:
 def _pack_items(value: Any, packing: Packing) -> Packed:
     more = (type(value), value.maxlen if type(value) is collections.deque else None)
     if all(type(one) in PLAIN for one in value):
-        packing.take(1 + len(value) // FLAT)
+        packing.count_items(1 + len(value) // FLAT)
         return Packed("plain items", list(value), more)
-    packing.take(1 + len(value))
+    packing.count_items(1 + len(value))
     items = [pack(one, packing) for one in value]
     return AS_IT_IS if any(one is AS_IT_IS for one in items) else Packed("items", items, more)
 
@@ -973,7 +973,7 @@ def is_named_tuple(value: Any) -> bool:
 
 def _pack_named_tuple(value: Any, packing: Packing) -> Packed:
     kind = type(value)
-    packing.take(1 + len(value))
+    packing.count_items(1 + len(value))
     items = [pack(one, packing) for one in value]
     kept = packing.knows(kind) and not any(one is AS_IT_IS for one in items)
     return Packed("named tuple", items, (kind.__module__, kind.__qualname__)) if kept else AS_IT_IS
@@ -1008,7 +1008,7 @@ def _local_class(module: str, name: str) -> Any:
 
 
 def _pack_mapping(value: Any, packing: Packing) -> Packed:
-    packing.take(1 + len(value))
+    packing.count_items(1 + len(value))
     items = [(pack(key, packing), pack(one, packing)) for key, one in value.items()]
     if any(key.kind != "plain" and key.kind != "plain items" for key, _ in items):
         return AS_IT_IS
@@ -1167,7 +1167,7 @@ def _pack_object(value: Any, packing: Packing) -> Packed:
     if of_library or hasattr(kind, "state_dict") or not (hasattr(value, "__dict__") or _slots(kind) or base):
         return _pack_of_library(value) if packing.beside else AS_IT_IS
     values = attributes_of(value)
-    packing.take(1 + len(values))
+    packing.count_items(1 + len(values))
     if not packing.knows(kind):
         packing.unknown.append(value)
     attributes = {name: pack(one, packing) for name, one in values.items()}
@@ -1185,7 +1185,7 @@ def _pack_definition(value: Any, packing: Packing) -> Packed:
     packed = {name: pack(one, packing) for name, one in values.items()}
     if all(one is AS_IT_IS for one in packed.values()):
         return _pack_named(value, packing)
-    packing.take(1 + len(values))
+    packing.count_items(1 + len(values))
     return Packed("definition", packed, (value.__module__, value.__qualname__))
 
 

@@ -35,7 +35,7 @@ DATES = ("%Y%m%d", "%Y-%m-%d", "%Y_%m_%d", "%d-%m-%Y", "%d%m%Y", "%b%d_")
 SECONDS = re.compile(r"\d{10}(?!\d)")
 
 
-def take(folder: str, durable: bool = True) -> bytes | None:
+def take_note(folder: str, durable: bool = True) -> bytes | None:
     """Return the current note for a checkpoint in this folder; None if there is nothing to note, as in a worker.
 
     `durable`: force what is noted to disk, too, so that it survives a machine failure, as the checkpoint does.

@@ -205,7 +205,7 @@ class Call:
     def validation_begins(self) -> None:
         if self.announced is not None:
             self.before_validation = {id(v): variables.value_of(v) for v in variables.small(self.model)}
-            self.noted = note.take(str(self.script.checkpoints.folder), durable=False)
+            self.noted = note.take_note(str(self.script.checkpoints.folder), durable=False)
             if self.callbacks.hear_of_validation():
                 self.beside_validation = self._beside_model(variables.of_model(self.model))
 

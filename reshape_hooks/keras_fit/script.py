@@ -190,7 +190,7 @@ class Script:
         """Claim our checkpoints and read the newest good one, once. Raises CheckpointError."""
         if self.checkpoints is not None:
             return
-        self.checkpoints = claims.take(claims.description(trained="Keras", placed=False))
+        self.checkpoints = claims.claim_checkpoints(claims.description(trained="Keras", placed=False))
         self.saver = Saver(self.checkpoints, written=self._written, outcome=lambda fault: self.announced.outcome(fault))
         saved = self.checkpoints.newest(self.checkpoints.prefer)
         if saved is None:

@@ -134,7 +134,7 @@ class Saver:
 
     def _noted(self, files: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add how far the script's own files are, unless noted when the state was taken."""
-        noted = None if note.FILES in files else note.take(str(self.checkpoints.folder))
+        noted = None if note.FILES in files else note.take_note(str(self.checkpoints.folder))
         return files if noted is None else {**files, note.FILES: noted}
 
     def _write(

@@ -15,7 +15,7 @@ from reshape_papers.workloads import NAMES
 
 def check(experiment: str) -> None:
     """Raise `Rejected` with what to do instead if the experiment is known and no figure shows it."""
-    if experiment in NAMES and not paper_figures.of(experiment):
+    if experiment in NAMES and not paper_figures.figures_of(experiment):
         raise Rejected(
             f"no figure of a paper shows {experiment}; draw its runs with "
             f"reshape simulate --workload {experiment} --plot DIR."
@@ -28,7 +28,7 @@ def draw(experiment: str, found: Any, folder: Path) -> list[Path]:
     from reshape_papers import charts
 
     written: list[Path] = []
-    for figure in paper_figures.of(experiment):
+    for figure in paper_figures.figures_of(experiment):
         assert figure.build is not None
         written += plots.save(charts.draw(figure.build(found)), folder / figure.file)
     return written

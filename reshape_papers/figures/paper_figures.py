@@ -145,6 +145,6 @@ FIGURES: Sequence[PaperFigure] = (
 )
 
 
-def of(experiment: str) -> list[PaperFigure]:
+def figures_of(experiment: str) -> list[PaperFigure]:
     """Return the figures that this experiment yields; none if its paper shows none of it."""
     return [figure for figure in FIGURES if figure.experiment == experiment]

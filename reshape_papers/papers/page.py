@@ -72,17 +72,17 @@ def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
 
 def row(name: str, figure: PublishedFigure, simulated: Figures, live: Figures) -> tuple[str, ...]:
     """Return the cells of one figure, in the order of `COLUMNS`: simulated and live each have their own verdict."""
-    found, really = results.of(simulated, name, figure), results.of(live, name, figure)
+    found, really = results.kept_figure(simulated, name, figure), results.kept_figure(live, name, figure)
     verdict, lived = "not simulated", NONE
     if found:
-        verdict = verdicts.of(figure, found["ours"], simulated[name]["seeds"], found["spread"]) or NONE
+        verdict = verdicts.verdict_on(figure, found["ours"], simulated[name]["seeds"], found["spread"]) or NONE
     if really:
-        lived = verdicts.of_live(figure, really["ours"], live[name]["seeds"], really["spread"]) or NONE
+        lived = verdicts.live_verdict_on(figure, really["ours"], live[name]["seeds"], really["spread"]) or NONE
     measure = figure.label + (f" to {figure.against}" if figure.against else "")
     return (
         f"`{figure.policy}`", f"`{measure}`", _papers(figure),
-        _cell(found), verdict, NONE if _needs_no_reason(verdict) else reasons.of(name, figure) or "",
-        _cell(really), lived, NONE if _needs_no_reason(lived) else reasons.of_live(name, figure, lived) or "",
+        _cell(found), verdict, NONE if _needs_no_reason(verdict) else reasons.reason_of(name, figure) or "",
+        _cell(really), lived, NONE if _needs_no_reason(lived) else reasons.live_reason_of(name, figure, lived) or "",
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _causes(simulated: Figures) -> Iterator[str]:
     yield _head(("Experiment", "Changed", "Policy", "Measure", "Paper", "As it is", "Changed so"))
     for cause in causes.CAUSES:
         for figure in cause.figures:
-            cells = [_cell(results.of(simulated, name, figure)) for name in (cause.experiment, cause.name)]
+            cells = [_cell(results.kept_figure(simulated, name, figure)) for name in (cause.experiment, cause.name)]
             measure = figure.label + (f" to {figure.against}" if figure.against else "")
             paper = NONE if figure.paper is None else f"{figure.paper:g}"
             yield _row((cause.experiment, cause.changed, f"`{figure.policy}`", f"`{measure}`", paper, *cells))

@@ -190,12 +190,12 @@ def place(experiment: str) -> str:
     return f"{where}, on work and losses fitted to the paper" if "-fitted-" in experiment else where
 
 
-def of(experiment: str, figure: PublishedFigure) -> str | None:
+def reason_of(experiment: str, figure: PublishedFigure) -> str | None:
     """Return the name of the reason why a figure misses the paper's, a key of `TEXTS`; None if there is none."""
     return _first_that_fits(_RULES, experiment, figure)
 
 
-def of_live(experiment: str, figure: PublishedFigure, verdict: str = "") -> str | None:
+def live_reason_of(experiment: str, figure: PublishedFigure, verdict: str = "") -> str | None:
     """Return the name of the reason why a live figure misses the paper's, a key of `LIVE_TEXTS`.
 
     `verdict`: that on the figure; where few draws do not tell a gain from none, that is the reason.

@@ -90,7 +90,7 @@ def as_text(figures: Figures) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def of(figures: Figures, name: str, wanted: PublishedFigure) -> Kept | None:
+def kept_figure(figures: Figures, name: str, wanted: PublishedFigure) -> Kept | None:
     """Return what is kept for a published figure; None if that has not run."""
     experiment = figures.get(name)
     for figure in experiment["figures"] if experiment else ():

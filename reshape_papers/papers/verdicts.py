@@ -49,12 +49,12 @@ def compare(summary: Mapping[str, Any], figures: Sequence[PublishedFigure] | Non
     rows = published_figures.compare(summary, found)
     seeds = len(summary["seeds"])
     return [
-        {**row, "verdict": of(figure, row["ours"], seeds, row["spread"])}
+        {**row, "verdict": verdict_on(figure, row["ours"], seeds, row["spread"])}
         for figure, row in zip(found, rows, strict=True)
     ]
 
 
-def of(figure: PublishedFigure, ours: float, seeds: int, spread: float | None = None) -> str | None:
+def verdict_on(figure: PublishedFigure, ours: float, seeds: int, spread: float | None = None) -> str | None:
     """Return the verdict on a figure; None if the paper has neither a figure nor a direction.
 
     `ours`: the mean over so many `seeds`; `spread`: the standard deviation of one, where there are several.
@@ -83,7 +83,7 @@ def _beyond_chance(verdict: str, gain: float, error: float) -> str:
     return CHANCE if says_that_there_is_one and abs(gain) < ERRORS * error else verdict
 
 
-def of_live(figure: PublishedFigure, ours: float, runs: int, spread: float | None = None) -> str | None:
+def live_verdict_on(figure: PublishedFigure, ours: float, runs: int, spread: float | None = None) -> str | None:
     """Return the verdict on a live figure, for which nothing is claimed."""
     return verdict_on(replace(figure, within=None, at_most=None), ours, runs, spread)
 

@@ -28,7 +28,7 @@ def openb(place: TraceSource) -> Trace:
     table = CsvTable.read(place.find(usual, f"{usual}.gz", f"alibaba_gpu_2023/{usual}.gz"), PODS)
     pods = (_pod(position, cells) for position, cells in table if cells.text("pod_phase") in ENDED)
     invented = (SHARED, "pods that failed are jobs of that length", "any GPU type will do, whatever gpu_spec names")
-    return Trace.of("alibaba", (pod for pod in pods if pod.gpus), invented=invented)
+    return Trace.from_jobs("alibaba", (pod for pod in pods if pod.gpus), invented=invented)
 
 
 def _pod(position: int, cells: CsvRow) -> TraceJob:
@@ -45,7 +45,7 @@ def pai(place: TraceSource) -> Trace:
     for _, cells in CsvTable.read(path, TASKS, header=TASKS):
         if cells.text("job_name") != "job_name":  # some copies have a header
             by_job.setdefault(cells.text("job_name"), []).append(cells)
-    return Trace.of("alibaba-pai", _pai_jobs(by_job), invented=(SHARED, "submitted when they started"))
+    return Trace.from_jobs("alibaba-pai", _pai_jobs(by_job), invented=(SHARED, "submitted when they started"))
 
 
 def _pai_jobs(by_job: dict[str, list[CsvRow]]) -> Iterator[TraceJob]:

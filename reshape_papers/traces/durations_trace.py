@@ -23,7 +23,7 @@ def tiresias(place: TraceSource) -> Trace:
 
 
 def _read(name: str, table: CsvTable, submitted: str, duration: str) -> Trace:
-    return Trace.of(
+    return Trace.from_jobs(
         name,
         (
             TraceJob(f"{name}-{i:06d}", cells.number(submitted), cells.whole("num_gpu"), cells.number(duration))

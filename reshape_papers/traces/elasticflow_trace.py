@@ -36,7 +36,7 @@ def read(place: TraceSource) -> Trace:
     needed = {one.model for one in jobs}
     fits = (kind for kind in CLUSTERS if needed <= {row["job_type"] for row in rows if row["gpu_type"] == kind})
     kind = next(fits, "A100")
-    return Trace.of(
+    return Trace.from_jobs(
         "elasticflow", jobs, speeds=tuple(rows), nodes=on_nodes("node", kind, *CLUSTERS[kind]), counts=SIZES
     )
 

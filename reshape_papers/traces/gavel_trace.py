@@ -39,7 +39,7 @@ def read(place: TraceSource) -> Trace:
     path, folder = place.find(USUAL, f"gavel/{USUAL}"), TraceSource(place.folder)
     speeds = _speeds(CsvTable.read(folder.find(SPEEDS, f"gavel/{SPEEDS}"), SPEED_COLUMNS))
     asked = _of_trace(path) if path.suffix == ".trace" else _of_table(path)
-    return Trace.of(
+    return Trace.from_jobs(
         "gavel",
         (_job(position, job, speeds) for position, job in enumerate(asked, start=1)),
         speeds=tuple(_row(*key, per_s) for key, per_s in sorted(speeds.items())),

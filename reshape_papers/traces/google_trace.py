@@ -58,7 +58,9 @@ def read(place: TraceSource) -> Trace:
         key = cells.whole("collection_id"), cells.whole("instance_index")
         instances.setdefault(key, _Instance()).takes(kind, at_us, cells)
     said = f"requests, stored as shares of the largest machine, are of one with {cores:g} cores, {memory / 2**30:g} GiB"
-    return Trace.of("google", _jobs(instances, cores, memory), invented=(said, "each instance is a job of its own"))
+    return Trace.from_jobs(
+        "google", _jobs(instances, cores, memory), invented=(said, "each instance is a job of its own")
+    )
 
 
 def _jobs(instances: Mapping[tuple[int, int], _Instance], cores: float, memory: float) -> Iterator[TraceJob]:

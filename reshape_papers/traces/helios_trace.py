@@ -13,7 +13,7 @@ COLUMNS = ("gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time
 
 def read(place: TraceSource) -> Trace:
     table = CsvTable.read(place.find("cluster_log.csv", "cluster_log.csv.gz"), COLUMNS)
-    return Trace.of(
+    return Trace.from_jobs(
         "helios",
         (
             TraceJob(

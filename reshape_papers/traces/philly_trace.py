@@ -21,7 +21,7 @@ NAME = "philly"
 def read(place: TraceSource) -> Trace:
     """Read the log, or the list of Pollux's authors. Raises `NoWorkload` as all readers do."""
     path = place.find(*LOGS, *LISTS)
-    return Trace.of(NAME, _of_list(path) if ".csv" in path.suffixes else _of_log(path))
+    return Trace.from_jobs(NAME, _of_list(path) if ".csv" in path.suffixes else _of_log(path))
 
 
 def _of_list(path: Path) -> Iterator[TraceJob]:

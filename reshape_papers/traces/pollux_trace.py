@@ -26,7 +26,7 @@ def read(place: TraceSource) -> Trace:
     known = applications(home)
     table = CsvTable.read(path, COLUMNS)
     asked = sorted({(cells.text("application"), cells.whole("batch_size")) for _, cells in table})
-    return Trace.of(
+    return Trace.from_jobs(
         "pollux",
         (
             _job(cells.text("name"), cells.number("time"), known[cells.text("application")],

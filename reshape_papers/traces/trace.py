@@ -74,7 +74,7 @@ class Trace:
     invented: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[TraceJob], **more: Any) -> Trace:
+    def from_jobs(cls, name: str, jobs: Iterable[TraceJob], **more: Any) -> Trace:
         """Drop jobs that cannot have run: no duration, or neither GPUs nor cores (D11).
 
         Raises NoWorkload if none is left.
@@ -133,7 +133,7 @@ def _from(job: TraceJob, first_s: float) -> TraceJob:
 
 
 def _observed(jobs: Iterable[TraceJob]) -> Observations:
-    return Observations.of(Observation(job.cores, job.memory, job.gpus, job.duration_s) for job in jobs)
+    return Observations.from_rows(Observation(job.cores, job.memory, job.gpus, job.duration_s) for job in jobs)
 
 
 def _submission(trace: Trace, job: TraceJob, largest: int, roomiest: float) -> Submission:

@@ -19,7 +19,7 @@ def read(place: TraceSource) -> Trace:
     up = {(c.text("model"), c.whole("gpus")): c.number("speedup") for _, c in speeds}
     jobs = CsvTable.read(usual.find("jobs.csv", "voda/jobs.csv"), COLUMNS)
     logged = [c for _, c in jobs if (c.text("workload"), c.text("algorithm")) == (case, LOGGED_UNDER)]
-    return Trace.of(
+    return Trace.from_jobs(
         "voda",
         (
             TraceJob(

@@ -109,7 +109,7 @@ class _Watch:
                 self._log.completed(name, *self._came(job))
         for found in forecast(LiveState(snapshot, self._setup.settings).as_of(now, {})).jobs:
             started = jobs[found.job_id].trained_from_s is not None
-            expected = self._log.take(found.job_id, found, now, started)
+            expected = self._log.add_forecast(found.job_id, found, now, started)
             self._shown.append((now, found.job_id, found.job_id not in self._seen, expected))
             self._seen.add(found.job_id)
         return self._setup.plan(snapshot, now)

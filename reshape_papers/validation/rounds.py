@@ -116,7 +116,7 @@ class Rounds:
                 job.placed(())
         for name, count in given.items():
             if len(jobs[name].nodes) != count:
-                jobs[name].placed(take(free, count))
+                jobs[name].placed(take_gpus(free, count))
 
     def _request(self, job: RoundedJob, now: float) -> AllotmentRequest:
         return AllotmentRequest(
@@ -145,7 +145,7 @@ def placement_of(nodes: tuple[int, ...]) -> Placement:
     return tuple(nodes.count(node) for node in dict.fromkeys(nodes))
 
 
-def take(free: list[int], count: int) -> tuple[int, ...]:
+def take_gpus(free: list[int], count: int) -> tuple[int, ...]:
     """Take `count` GPUs out of `free`, those of the emptiest node first; return the node of each."""
     nodes: list[int] = []
     while len(nodes) < count:

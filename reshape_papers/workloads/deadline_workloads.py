@@ -47,7 +47,7 @@ SECONDS_PER_CORE = {"preprocess": 400.0, "extract": 1500.0, "train": 3000.0}
 def mnist(seed: int, data: Path | None = None, placement: str = "gang") -> Workload:
     """Return MNIST jobs of three consecutive tasks, on the parts of two nodes that dummy jobs leave free."""
     rng = random.Random(seed)
-    history = Observations.of(_history(rng))
+    history = Observations.from_rows(_history(rng))
     jobs = tuple(_jobs(rng))
     score = volcano_policy.PLACEMENTS[placement]
     plans: dict[str, tuple[Planner, Settings, str]] = {

@@ -36,7 +36,7 @@ def trainings() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     return {(row["model"], row["framework"]): row for row in json.loads(FILE.read_text())}
 
 
-def of(kind: str) -> Mapping[str, Any]:
+def recording_of(kind: str) -> Mapping[str, Any]:
     """Return the recording of a model as the papers name it, such as VAE(P)."""
     name, _, platform = kind.rstrip(")").partition("(")
     return trainings()[MODELS[name], PLATFORMS[platform]]
@@ -47,7 +47,7 @@ def trained(workload: Workload, fitted_core_s: Mapping[str, float]) -> Workload:
 
     `fitted_core_s`: the work by model, in core-seconds; the recorded works of these models are scaled to its mean.
     """
-    factor = math.fsum(fitted_core_s.values()) / math.fsum(of(kind)["cpu_s"] for kind in fitted_core_s)
+    factor = math.fsum(fitted_core_s.values()) / math.fsum(recording_of(kind)["cpu_s"] for kind in fitted_core_s)
     jobs = tuple(_recorded(job, factor) for job in workload.jobs)
     invented = (CHOSEN, f"one value of the loss every {STEP} core-seconds")
     return replace(workload, jobs=jobs, fitted=(LOSSES, STRETCHED), invented=invented)
@@ -56,13 +56,13 @@ def trained(workload: Workload, fitted_core_s: Mapping[str, float]) -> Workload:
 def _recorded(job: Submission, factor: float) -> Submission:
     assert job.cpu is not None
     kind = job.cpu.kind
-    work = CpuWork(of(kind)["cpu_s"] * factor, 1.0, loss(kind), kind)
+    work = CpuWork(recording_of(kind)["cpu_s"] * factor, 1.0, loss(kind), kind)
     return replace(job, iterations=work.core_s / STEP, cpu=work)
 
 
 def loss(kind: str) -> Curve:
     """Return the loss of a model by the share of its work done."""
-    return between(of(kind)["loss"])
+    return between(recording_of(kind)["loss"])
 
 
 def between(losses: Sequence[float]) -> Curve:

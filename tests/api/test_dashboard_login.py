@@ -78,11 +78,11 @@ def test_without_a_token_there_are_no_sessions() -> None:
 def test_links_end_after_some_minutes_and_the_oldest_give_way() -> None:
     links = OneTimeLinks()
     secret = links.make(0.0)
-    assert not links.take(secret, LINK_S)
+    assert not links.redeem(secret, LINK_S)
     first, *others = [links.make(0.0) for _ in range(MOST_LINKS + 1)]
-    assert not links.take(first, 1.0)
-    assert all(links.take(other, 1.0) for other in others)
-    assert not links.take("", 1.0)
+    assert not links.redeem(first, 1.0)
+    assert all(links.redeem(other, 1.0) for other in others)
+    assert not links.redeem("", 1.0)
 
 
 def test_a_form_of_somebody_else_is_refused(live: Live) -> None:
@@ -143,9 +143,9 @@ def test_links_of_one_user_of_a_shared_machine_push_out_no_others_and_let_no_oth
     links = OneTimeLinks()
     ann = links.make(0.0, LinkUser(1001))
     bens = [links.make(0.0, LinkUser(1002)) for _ in range(MOST_LINKS)]
-    assert not links.take(ann, 1.0, 1002) and not links.take(ann, 1.0), "nobody else, and it is not used up"
-    assert links.take(ann, 1.0, 1001)
-    assert [links.take(link, 1.0, 1002) for link in bens].count(LinkUser(1002)) == MOST_LINKS_OF_ONE
+    assert not links.redeem(ann, 1.0, 1002) and not links.redeem(ann, 1.0), "nobody else, and it is not used up"
+    assert links.redeem(ann, 1.0, 1001)
+    assert [links.redeem(link, 1.0, 1002) for link in bens].count(LinkUser(1002)) == MOST_LINKS_OF_ONE
 
 
 def test_a_session_of_a_shared_machine_is_one_users() -> None:

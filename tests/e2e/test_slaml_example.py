@@ -30,7 +30,9 @@ PAPER = {
 def slaml() -> Slaml:
     _, found = yaml.safe_load_all((FOLDER / "mnist.yaml").read_text(encoding="utf-8"))
     row = {"_id": "u", "namespace": "machine", "name": found["metadata"]["name"], "generation": 1}
-    return Slaml.of(row | {"spec": json.dumps(found["spec"]), "notes": json.dumps(found["metadata"]["annotations"])})
+    return Slaml.from_row(
+        row | {"spec": json.dumps(found["spec"]), "notes": json.dumps(found["metadata"]["annotations"])}
+    )
 
 
 def test_it_is_the_papers_job_and_becomes_seven_jobs() -> None:

@@ -229,7 +229,7 @@ class World:
     def reconcile(self) -> None:
         """Each job that waits in the coordinator's queue now, once. One that another thread is at stays there."""
         queue = self.c.queue
-        for job_id in sorted(iter(queue.take, None)):
+        for job_id in sorted(iter(queue.take_key, None)):
             try:
                 if self.c.elector.leads and not self.c.awaited.waits:
                     self.c._look_again(job_id, self.c.reconciler.reconcile(job_id).seconds)

@@ -191,7 +191,7 @@ def test_a_copy_of_a_running_job_s_row_is_refused_and_changes_nothing_of_the_job
     until_the_twin_is_done(world)
     assert trains(world) and len(world.machines.launches) == 2
     told = world.machines.present("one")
-    beat = world.c.telemetry.reports.of(world.c.cache.jobs()["one"])
+    beat = world.c.telemetry.reports.newest_of_job(world.c.cache.jobs()["one"])
     assert told is not None and beat is not None and beat.progress.iterations >= told.steps - 2, "it is still heard"
     world.api.operator.cancel("one")
     world.run(lambda w: w.users.get("jobs", "one")["closed"])  # type: ignore[index]

@@ -91,14 +91,14 @@ def test_it_is_frozen_without_its_gpu_and_goes_on_where_it_was_on_another_one(dr
     assert (status["generation"], status["stop_asked"], status["unfrozen"]) == (2, False, "")
     assert (driver.state(pid), driver.held(pid), status["lease_deadline"]) == (2, "", 0)
     made = steps(shim)
-    lock = gpu_locks.take(driver.gpus[0])
+    lock = gpu_locks.take_lock(driver.gpus[0])
     assert lock is not None, "others of the machine may use the GPU"
     os.close(lock)
     assert steps(shim) == made
     status = thaw(shim, 3, driver.gpus[1])
     assert (status["trainer"], status["trainer_pid"], status["gpu_ids"]) == ("running", pid, [driver.gpus[1]])
     assert (driver.state(pid), driver.held(pid)) == (0, driver.gpus[1])
-    assert gpu_locks.take(driver.gpus[1]) is None
+    assert gpu_locks.take_lock(driver.gpus[1]) is None
     eventually(lambda: steps(shim) > made, "the next step")
     numbers = [int(line.partition("=")[2]) for line in shim.output.read_text().split()]
     assert numbers == list(range(1, len(numbers) + 1)), "no step is lost, and none is made twice"
@@ -212,7 +212,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_hangs(driver: FakeDriver, begin:
 
 def test_freezes_wait_for_each_other_and_the_training_goes_on_meanwhile(driver: FakeDriver, begin: Begin) -> None:
     shim = begin()
-    other = eventually(lambda: gpu_locks.take(freezer.ONE_AT_A_TIME), "no other test freezes")
+    other = eventually(lambda: gpu_locks.take_lock(freezer.ONE_AT_A_TIME), "no other test freezes")
     try:
         shim.client.stop(2, freeze=True, command_id="freeze")
         eventually(lambda: callers(shim), "it begins")

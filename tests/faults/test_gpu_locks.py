@@ -22,7 +22,7 @@ import os, sys
 from sidecar import gpu_locks
 os.setuid(int(sys.argv[2]))
 os.umask(0o077)
-print(gpu_locks.take(sys.argv[1]) is not None, flush=True)
+print(gpu_locks.take_lock(sys.argv[1]) is not None, flush=True)
 input()
 """
 # A training with a worker in a session of its own.
@@ -92,9 +92,9 @@ def test_a_gpu_stays_locked_while_a_process_of_a_killed_shim_lives(tmp_path: Pat
         shim.process.kill()
         shim.process.wait()
         (left,) = eventually(lambda: found if len(found := shim.left()) == 1 else None, "its child alone lives") or []
-        assert gpu_locks.take(gpu) is None
+        assert gpu_locks.take_lock(gpu) is None
         os.kill(left, signal.SIGKILL)
-        lock = eventually(lambda: gpu_locks.take(gpu), "nothing of it lives")
+        lock = eventually(lambda: gpu_locks.take_lock(gpu), "nothing of it lives")
         assert lock is not None
         os.close(lock)
 
@@ -116,10 +116,10 @@ def test_it_stays_locked_also_where_the_training_began_in_an_interpreter_that_ha
         shim.process.kill()
         shim.process.wait()
         eventually(lambda: len(shim.left()) == 1, "its child alone lives")
-        assert gpu_locks.take(gpu) is None
+        assert gpu_locks.take_lock(gpu) is None
         for left in shim.left():
             os.kill(left, signal.SIGKILL)
-        lock = eventually(lambda: gpu_locks.take(gpu), "nothing of it lives")
+        lock = eventually(lambda: gpu_locks.take_lock(gpu), "nothing of it lives")
         assert lock is not None
         os.close(lock)
 
@@ -130,7 +130,7 @@ def test_a_lock_holds_against_any_user(gpu: str) -> None:
     first = taker(gpu, user=65534)
     try:
         assert took(first)
-        assert gpu_locks.take(gpu) is None
+        assert gpu_locks.take_lock(gpu) is None
         assert gpu_locks.holder(gpu) == first.pid
         assert gpu_locks.described(first.pid).endswith(" of nobody")
         other = taker(gpu, user=65533)
@@ -149,7 +149,7 @@ def test_the_user_who_made_the_file_of_a_lock_cannot_remove_it_while_root_holds_
     first = taker(gpu, user=65534)
     assert took(first)
     first.communicate("\n")
-    lock = gpu_locks.take(gpu)
+    lock = gpu_locks.take_lock(gpu)
     assert lock is not None
     removes = [sys.executable, "-c", "import os, sys; os.setuid(65534); os.unlink(sys.argv[1])", gpu_locks.path_of(gpu)]
     removed = subprocess.run(removes, capture_output=True, text=True, check=False)
@@ -172,7 +172,7 @@ def test_a_file_that_is_removed_just_before_it_is_locked_is_no_lock(gpu: str, mo
         return file
 
     monkeypatch.setattr(gpu_locks, "_opened", removed_then)
-    lock = gpu_locks.take(gpu)
+    lock = gpu_locks.take_lock(gpu)
     assert lock is not None
     assert gpu_locks.holder(gpu) == os.getpid()
     os.close(lock)
@@ -189,7 +189,7 @@ def test_what_somebody_puts_in_the_place_of_a_lock_is_not_followed(tmp_path: Pat
         path.mkdir()
     try:
         with pytest.raises(gpu_locks.Unusable, match=rf"{path}.*remove it"):
-            gpu_locks.take(gpu)
+            gpu_locks.take_lock(gpu)
         assert not target.exists()
     finally:
         path.rmdir() if kind == "folder" else path.unlink()

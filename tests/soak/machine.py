@@ -45,7 +45,7 @@ import sys, time
 from sidecar import gpu_locks
 from reshape_hooks.plain import boottime
 until = boottime() + float(sys.argv[3])
-while (held := gpu_locks.take(sys.argv[1])) is None and boottime() < until:
+while (held := gpu_locks.take_lock(sys.argv[1])) is None and boottime() < until:
     time.sleep(0.002)
 if held is not None:
     print(boottime(), flush=True)

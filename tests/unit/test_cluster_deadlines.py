@@ -51,7 +51,7 @@ def test_both_sides_have_the_same_pods() -> None:
     (theirs,) = plain["spec"]["tasks"][0]["template"]["spec"]["containers"]
     about = {**slaml_object["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
     row: Any = {**row_of({**slaml_object, "metadata": about}), "_id": "u"}
-    doc: Any = documents(Slaml.of(row))[0]
+    doc: Any = documents(Slaml.from_row(row))[0]
     settings = PodSettings(image="ours", coordinator="http://c")
     _, made = job_spec.objects({**doc, "uid": "u", "launch": 1}, settings, b"m" * 64, True)
     (ours,) = made["spec"]["tasks"][0]["template"]["spec"]["containers"]

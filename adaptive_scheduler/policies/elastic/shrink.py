@@ -68,7 +68,7 @@ class _Cells(NamedTuple):
     option: Ints
 
     @classmethod
-    def of(cls, *parts: _Cells) -> _Cells:
+    def from_parts(cls, *parts: _Cells) -> _Cells:
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def of_these(self, chosen: Ints) -> _Cells:
@@ -117,7 +117,7 @@ class IncomingJob:
     def cells(self, more: Bools | None = None) -> _Cells:
         """Candidates on one host, or with G7's counts on the first of several. `more`: options that may give more than
         needed (G3); by default as configured."""
-        cells = _Cells.of(self._alone(), self._taking(more))
+        cells = _Cells.from_parts(self._alone(), self._taking(more))
         if self.settings.tiebreak == "full":
             return cells
         gives, row = self.victims.gives[cells.option], self.victims.row[cells.option]
@@ -292,7 +292,7 @@ def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
     if len(candidates) < LISTED:
         silent = np.flatnonzero(evaluated.ranks == REFUSED)
         hosts = {i: evaluated.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in evaluated.hosts}
-        refused = EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts)
+        refused = EvaluatedCandidates(new, _Cells.from_parts(cells.of_these(silent), none), hosts)
         # Nobody was asked for more than is missing if somebody can give just that (G3).
         exact = bool((evaluated.ranks < REFUSED).any()) and new.settings.over_release != "always"
         candidates += _refused_candidates(refused, LISTED - len(candidates), exact)
@@ -322,7 +322,7 @@ def _evaluate(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
     more = _Cells(*np.array([node, [at for at, _ in hosts], [-1] * len(hosts)], np.intp))
     first = len(cells.node)
     several = {first + i: workers for i, (_, workers) in enumerate(hosts) if len(workers) > 1}
-    return EvaluatedCandidates(new, _Cells.of(cells, more), several)
+    return EvaluatedCandidates(new, _Cells.from_parts(cells, more), several)
 
 
 def _spread(new: IncomingJob, counts: Sequence[int]) -> Any:

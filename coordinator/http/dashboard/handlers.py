@@ -239,7 +239,7 @@ class LoginHandler(PageHandler):
         uid = None
         if self.shared is not None and (uid := self.shared.peer(self.request)) is None:
             raise Unauthorized(NOT_HERE)
-        user = dashboard.links.take(once, asyncio.get_running_loop().time(), uid)
+        user = dashboard.links.redeem(once, asyncio.get_running_loop().time(), uid)
         if user is None:
             raise Unauthorized(ONCE)
         if user.token:

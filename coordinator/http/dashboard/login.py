@@ -118,7 +118,7 @@ class OneTimeLinks:
                 self._until.popitem(last=False)
         return secret
 
-    def take(self, secret: str, now: float, uid: int | None = None) -> LinkUser | None:
+    def redeem(self, secret: str, now: float, uid: int | None = None) -> LinkUser | None:
         """Return once whose browser a secret lets in that was just made; None for others. Another user of a shared
         machine, of which `uid` is this one, does not use it up."""
         with self._lock:

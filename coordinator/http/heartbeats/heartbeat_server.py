@@ -61,7 +61,7 @@ class PassedOn(HeartbeatRequest):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        self._server.forget(self._number)
+        self._server.forget_connection(self._number)
 
     def refuse(self) -> None:
         """Have the sidecar ask the coordinator itself."""
@@ -95,7 +95,7 @@ class HeartbeatServer(HTTPServerConnectionDelegate):
         self._asked.append(Asked(number, of.job_id, of.launch, of.signature, body))
         return number
 
-    def forget(self, number: int) -> None:
+    def forget_connection(self, number: int) -> None:
         """Its connection is closed."""
         self._waiting.pop(number, None)
 

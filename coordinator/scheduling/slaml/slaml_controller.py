@@ -54,7 +54,7 @@ class SlamlController:
 
     def _sync_one(self, doc: SlamlRow, snapshot: ClusterSnapshot) -> None:
         if doc.get("deleted"):
-            self._delete(Slaml.of(doc))
+            self._delete(Slaml.from_row(doc))
             return
         judged = doc.get("judged") or {}
         current = judged.get("generation") == doc.get("generation")
@@ -62,7 +62,7 @@ class SlamlController:
             return
         if not current or judged.get("reason") == INFEASIBLE:
             doc = self._judge(doc, snapshot)
-        slaml = Slaml.of(doc)
+        slaml = Slaml.from_row(doc)
         if (doc.get("judged") or {}).get("accepted") and not doc.get("inserted"):
             slaml = self._insert(slaml)
         if doc.get("judged"):
@@ -80,7 +80,7 @@ class SlamlController:
         wall = self._clock.wall()
         created = number(doc.get("created")) or wall
         since = doc.get("since") if doc.get("plan") else min(created, wall) if doc.get("generation") == 1 else wall
-        slaml = Slaml.of(doc)
+        slaml = Slaml.from_row(doc)
         found = slaml_status.judge(slaml, snapshot, self._settings)
         if found is None:
             return doc
@@ -116,7 +116,7 @@ class SlamlController:
                 self._store.insert("jobs", {**job, **plain(pod_fields.storable_pod(job))})
             except Conflict:
                 log.info("job %s was inserted already", job["job_id"])
-        return Slaml.of(self._write(slaml.doc, {"inserted": True}))
+        return Slaml.from_row(self._write(slaml.doc, {"inserted": True}))
 
     # after acceptance
 

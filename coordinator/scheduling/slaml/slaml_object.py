@@ -37,7 +37,7 @@ def row_of(item: Mapping[str, Any]) -> SlamlChanges:
 
 def images_without_command(row: SlamlChanges) -> list[str]:
     """Return the images of tasks that do not say what they start."""
-    parts = Slaml.of({"_id": "", **row}).parts
+    parts = Slaml.from_row({"_id": "", **row}).parts
     return sorted({part.image for part in parts if part.image is not None and not part.spec.get("command")})
 
 

@@ -51,7 +51,7 @@ class Slaml:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, doc: SlamlRow) -> Slaml:
+    def from_row(cls, doc: SlamlRow) -> Slaml:
         """View a row. The tasks of an accepted Slaml are those that were accepted (`plan`)."""
         spec, plan = _read(doc.get("spec")), _read(doc.get("plan"))
         if plan:

@@ -21,7 +21,7 @@ class Change:
     ended: Job | None = None  # has left its GPUs
     settings: Settings | None = None
 
-    def of(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    def apply_to(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return the snapshot as it would be."""
         jobs, nodes = snapshot.jobs, snapshot.nodes
         if self.job is not None:

@@ -109,7 +109,7 @@ class WaitingReasons:
             self._search(turn, first[key])
         return tuple(self._with_change(turn, one) if one.job in self._told else one for one in turn.decisions)
 
-    def of(self, job_id: str) -> tuple[str, Change | None]:
+    def reason_of_job(self, job_id: str) -> tuple[str, Change | None]:
         """Return why a job waits, and the change that would start it; empty if it does not wait for the scheduler."""
         turn = self._turn
         if turn is None or job_id not in turn.held:

@@ -40,8 +40,8 @@ def smallest_change(world: ClusterSnapshot, job: Job, now: float, settings: Sett
         return QUEUE
     few, left = near(world, job), CHECKED
     for change in islice(changes(few, job, now, settings), MOST):
-        if _starts(change.of(few), job, now, change.settings or settings):
-            if _starts(change.of(world), job, now, change.settings or settings):
+        if _starts(change.apply_to(few), job, now, change.settings or settings):
+            if _starts(change.apply_to(world), job, now, change.settings or settings):
                 return change
             left -= 1
         if not left:

@@ -43,7 +43,7 @@ class MeasuredUse:
         self._due = now + PERIOD_S
         found = self._measurements.now(self._clock.wall())
         for node, (cores, memory) in found.others.items():
-            self._others.take(node, cores, memory, "prometheus")
+            self._others.add_measurement(node, cores, memory, "prometheus")
         with self._lock:
             self._at, self._jobs = now, dict(found.jobs)
         return True
@@ -71,6 +71,6 @@ class MeasuredUse:
         usage = msgspec.structs.replace(beat.usage, **known)
         return msgspec.structs.replace(beat, usage=usage), "prometheus"
 
-    def forget(self, job: JobRecord) -> None:
+    def forget_job(self, job: JobRecord) -> None:
         with self._lock:
             self._steady.pop(job.uid, None)

@@ -54,7 +54,7 @@ class _Load:
     mean: float
     told: float = 0.0
 
-    def take(self, used: float, weight: float) -> None:
+    def add_sample(self, used: float, weight: float) -> None:
         self.mean += weight * (used - self.mean)
         step = max(self.step, self.mean / PART)
         if abs(self.mean - self.told) > LEAVES * step:
@@ -75,7 +75,9 @@ class OtherLoad:
         self._clock, self._lock = clock, threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
-    def take(self, node: str, cores: float, memory: float, source: Source, use: NodeChanges | None = None) -> None:
+    def add_measurement(
+        self, node: str, cores: float, memory: float, source: Source, use: NodeChanges | None = None
+    ) -> None:
         """Add a measurement: the cores and bytes that others use. `use`: R(w, t) of the node, where no agent tells."""
         now = self._clock.now()
         with self._lock:
@@ -85,11 +87,11 @@ class OtherLoad:
                     _Load(LEAST_CORES, cores), _Load(LEAST_BYTES, memory), -math.inf, source, {}
                 )
             weight = 1.0 - math.exp((kept.at - now) / MEAN_S)
-            kept.cores.take(cores, weight)
-            kept.memory.take(memory, weight)
+            kept.cores.add_sample(cores, weight)
+            kept.memory.add_sample(memory, weight)
             kept.at, kept.source, kept.use = now, source, use or {}
 
-    def forget(self, node: str) -> None:
+    def forget_node(self, node: str) -> None:
         with self._lock:
             self._kept.pop(node, None)
 

@@ -42,7 +42,7 @@ class KeptRecords:
         self._master_key = master_key
         self._written: dict[str, str] = {}  # by launch, the uid of the Volcano Job that it was written to
 
-    def forget(self, known: set[str]) -> None:
+    def forget_all_but(self, known: set[str]) -> None:
         """Drop the memory of all launches but these."""
         self._written = {name: uid for name, uid in self._written.items() if name in known}
 

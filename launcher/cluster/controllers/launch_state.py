@@ -37,7 +37,7 @@ class LaunchStates:
         self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
         self._nodes: dict[str, str] | None = None  # of each GPU, as read in this turn; only gangs need it
 
-    def forget(self, known: set[str]) -> None:
+    def forget_all_but(self, known: set[str]) -> None:
         """End a turn: drop the GPUs' nodes and the times of all launches but `known`."""
         self._nodes = None
         for times in (self._asked, self._looked):

@@ -75,7 +75,7 @@ class NodeController:
 
     def _observe(self) -> None:
         """Take what has changed in the cluster. A node that only reported again has not."""
-        for uid, node in self._changes.take().items():
+        for uid, node in self._changes.take_objects().items():
             if node is None:
                 name = self._name_by_uid.pop(uid, "")
                 self._observed.pop(name, None)

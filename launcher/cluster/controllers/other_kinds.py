@@ -40,7 +40,7 @@ class OtherKinds:
         if not all(informer.in_step for informer in self._groups):
             return
         for log in self._changes:
-            self._left |= log.take()
+            self._left |= log.take_objects()
         if self._queues != frozenset(queues):
             self._queues = frozenset(queues)
             self._seen = set()

@@ -166,7 +166,7 @@ class PlaceholderController:
 
     def _note_groups(self) -> None:
         """Take what has changed: a cluster may have many PodGroups, of which few wait or are ours."""
-        for uid, group in [entry for log in self._changes for entry in log.take().items()]:
+        for uid, group in [entry for log in self._changes for entry in log.take_objects().items()]:
             self._waits_by_group.pop(uid, None)
             self._our_groups.pop(uid, None)
             if group is None:

@@ -84,7 +84,7 @@ class SlamlSync:
     def _keep(self, item: Doc, row: SlamlRow | None) -> None:
         wanted = row_of(item)
         if row is None or row.get("generation") != wanted["generation"]:
-            starts = {image: self._images.of(image) for image in images_without_command(wanted)}
+            starts = {image: self._images.command_of_image(image) for image in images_without_command(wanted)}
             if None in starts.values():  # being read: `changed` is called then
                 return
             wanted["starts"] = json.dumps(starts, sort_keys=True)

@@ -57,7 +57,7 @@ class PodResizer:
         for step in steps(view):
             record = self._do(step, record, view, volcano)
 
-    def forget(self, pods: Iterable[str]) -> None:
+    def forget_all_but(self, pods: Iterable[str]) -> None:
         """Drop the memory of all pods but these."""
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in set(pods)}
 

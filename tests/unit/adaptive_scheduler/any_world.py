@@ -31,7 +31,7 @@ PROFILES = Profiles.from_rows(
     ],
     [{"job_type": "known", **OVERHEADS}, CHEAP],
 )
-OBSERVED = Observations.of(Observation(1.0, 1e9, 0, 30.0 * (i + 1)) for i in range(8))
+OBSERVED = Observations.from_rows(Observation(1.0, 1e9, 0, 30.0 * (i + 1)) for i in range(8))
 SYSTEMS = get_args(System)
 
 

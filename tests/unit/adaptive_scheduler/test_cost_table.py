@@ -29,7 +29,7 @@ NOW = 50.0
 
 @given(snapshots(), choices)
 def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
-    times, expected = CostTable(snapshot, NOW, chosen).times, RemainingTimes.of(snapshot)
+    times, expected = CostTable(snapshot, NOW, chosen).times, RemainingTimes.estimate(snapshot)
     assert times.seconds == expected.seconds
     assert (times.max, times.runner_up, times.sum) == (expected.max, expected.runner_up, expected.sum)
     kinds = {n.name: n.gpu_type for n in snapshot.nodes}
@@ -109,4 +109,4 @@ def test_a_job_of_unknown_length_measured_only_on_two_hosts_is_assumed_to_take_a
     row = {"job_type": "u", "gpu_type": "V100", "num_gpus": 4, "seconds_per_iteration": 0.5, "hosts": 2}
     job = running("j", 4, None, type="u", running_s=900.0, workers=(Worker("a", 2), Worker("b", 2)), max_workers=2)
     world = cluster(job, nodes=(node("a", used=2), node("b", used=2)), profiles=Profiles.from_rows([row]))
-    assert RemainingTimes.of(world).max == CostTable(world, NOW, Settings()).times.max == 900 + 5 + 7 + 54
+    assert RemainingTimes.estimate(world).max == CostTable(world, NOW, Settings()).times.max == 900 + 5 + 7 + 54

@@ -41,7 +41,7 @@ def overdue(job_id="h", cores=6.0, **more):
 
 
 def world(*jobs, nodes=(), rows=()):
-    return ClusterSnapshot(tuple(nodes) or (cpu_node(),), tuple(jobs), PROFILES, Observations.of(rows))
+    return ClusterSnapshot(tuple(nodes) or (cpu_node(),), tuple(jobs), PROFILES, Observations.from_rows(rows))
 
 
 def row(cores=0.0, execution_s=10.0, gpus=0, memory=0.0):
@@ -178,7 +178,7 @@ def test_d3_a_job_that_asks_for_what_no_node_has_is_told_so():
 
 
 def test_d4_the_next_higher_row_counts_and_above_all_rows_the_largest_with_low_confidence():
-    table = Observations.of(THREE)
+    table = Observations.from_rows(THREE)
     assert table.lookup(False, "cores", 2, 0.9) == (20, False)
     assert table.lookup(False, "cores", 2.01, 0.9) == (50, False)
     assert table.lookup(False, "cores", 9, 0.9) == (50, True)
@@ -187,12 +187,12 @@ def test_d4_the_next_higher_row_counts_and_above_all_rows_the_largest_with_low_c
 
 def test_d4_of_several_rows_the_ninetieth_percentile_counts():
     rows = [row(1, t) for t in range(10, 110, 10)]
-    assert Observations.of(rows).lookup(False, "cores", 1, 0.9) == (90, False)
+    assert Observations.from_rows(rows).lookup(False, "cores", 1, 0.9) == (90, False)
     assert percentile((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), 0.7) == 7 and percentile((5,), 0.0) == 5
 
 
 def test_a_task_under_way_is_expected_to_take_what_those_took_that_ran_longer():
-    table = Observations.of([row(1, 10), row(1, 20), row(1, 100)])
+    table = Observations.from_rows([row(1, 10), row(1, 20), row(1, 100)])
     assert table.lookup(False, "cores", 1, 0.5, ran_s=15) == (5, False)
     assert table.lookup(False, "cores", 1, 0.5, ran_s=30) == (70, False)
     assert table.lookup(False, "cores", 1, 0.5, ran_s=100) == (100, True), "longer than all: as long again"
@@ -204,7 +204,7 @@ def test_only_the_present_task_has_run_already():
 
 
 def test_d11_rows_that_took_no_time_are_dropped():
-    assert Observations.of([row(1, 0), row(1, -5), row(1, 7)]).lookup(False, "cores", 1, 0.9) == (7, False)
+    assert Observations.from_rows([row(1, 0), row(1, -5), row(1, 7)]).lookup(False, "cores", 1, 0.9) == (7, False)
 
 
 # X13: the order of the queue

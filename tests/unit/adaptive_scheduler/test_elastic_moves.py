@@ -201,7 +201,7 @@ def test_a_newcomer_that_can_keep_its_deadline_keeps_it_though_the_sum_is_larger
 
 def test_a_deadline_counts_as_broken_only_where_it_held_before():
     world = cluster(running("a", 1, 100, sla_s=100), running("b", 1, 200), waiting(sla_s=50))
-    late = Tardiness.of(world, RemainingTimes({"a": 166.0, "b": 266.0}), 0.0, PLAIN)
+    late = Tardiness.estimate(world, RemainingTimes({"a": 166.0, "b": 266.0}), 0.0, PLAIN)
     assert late.total == pytest.approx(61)
     assert late.broken_by({"a": 300.0, "b": 999.0, "new": 60.0}) == pytest.approx({"new": 7.5})
 

@@ -77,7 +77,7 @@ def test_no_length_makes_a_prediction_endless_or_negative(left):
 def test_remaining_times_count_every_placed_job_with_the_count_it_will_have():
     adjusting = running("b", 1, left=100, state="adjusting", busy=True)
     lost = running("c", 1, node="gone", running_s=700)
-    times = RemainingTimes.of(cluster(running("a", 2, left=340), adjusting, lost, waiting()))
+    times = RemainingTimes.estimate(cluster(running("a", 2, left=340), adjusting, lost, waiting()))
     assert times.seconds == pytest.approx({"a": 266, "b": 166, "c": 766})
     assert (times.max, times.sum) == (766, pytest.approx(1198))
 

@@ -64,7 +64,7 @@ def test_jobs_of_unknown_length_come_behind_in_order_of_arrival():
 def test_a_length_is_known_from_its_user_and_from_past_tasks_that_asked_for_as_much():
     guessed = waiting("guessed", None, estimate_s=60)
     assert order(LONG, LATEST, guessed) == ["guessed", "z", "long"]
-    past = Observations.of([Observation(1, 0, 2, execution_s=100.0)])
+    past = Observations.from_rows([Observation(1, 0, 2, execution_s=100.0)])
     learned = waiting("learned", None, tasks=(Task("t", 1, 0, 2),))
     assert order(LONG, LATEST, learned, observations=past) == ["learned", "z", "long"]
     assert order(LONG, LATEST, learned) == ["z", "long", "learned"]

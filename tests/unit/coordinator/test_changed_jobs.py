@@ -34,7 +34,7 @@ def test_picked_jobs_are_those_of_a_whole_search_and_unchanged_ones_are_not_test
         if rng.random() < 0.2:
             jobs = {key: jobs[key] for key in rng.sample(sorted(jobs), len(jobs))}
         tested.clear()
-        found = picked.of(jobs)
+        found = picked.from_jobs(jobs)
         assert list(found.items()) == [(key, job) for key, job in jobs.items() if job.suspended]
         assert tested == [jobs[key] for key in changed(before, jobs)]
-        assert picked.of(jobs) is found
+        assert picked.from_jobs(jobs) is found

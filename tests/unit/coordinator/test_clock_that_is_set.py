@@ -112,7 +112,7 @@ def test_a_mark_counts_whatever_the_wall_clock_says_now() -> None:
     marked = runs(run_ts=AT.wall - 7, run_mark=AT.mark(AT.wall - 7), submit_ts=5.0, submit_mark=AT.mark(5.0))
     later = Moment(AT.now + 3, AT.wall + DAYS_40, "one")
     assert marked.ran_s(later) == 20.0
-    assert marked.submitted(later) == AT.of(5.0)
+    assert marked.submitted(later) == AT.from_epoch(5.0)
 
 
 def test_a_job_of_an_older_version_is_let_into_a_snapshot() -> None:

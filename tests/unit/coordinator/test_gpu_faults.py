@@ -44,16 +44,16 @@ def test_a_gpu_that_was_sick_is_given_to_nobody_when_its_job_has_ended() -> None
 
 def test_a_sidecar_that_never_could_read_gpus_says_nothing_about_them() -> None:
     faults = GpuFaults()
-    assert not faults.take([reading("a", "install nvidia-ml-py")]) and faults.changed() == {}
+    assert not faults.keep_readings([reading("a", "install nvidia-ml-py")]) and faults.changed() == {}
 
 
 def test_news_are_kept_until_they_are_written_and_told_once() -> None:
     faults = GpuFaults()
-    assert not faults.take([reading("a"), reading("b")])
-    assert faults.take([reading("a", "GPU is lost"), reading("b")])
-    assert not faults.take([reading("a", "GPU is lost"), reading("b")])
+    assert not faults.keep_readings([reading("a"), reading("b")])
+    assert faults.keep_readings([reading("a", "GPU is lost"), reading("b")])
+    assert not faults.keep_readings([reading("a", "GPU is lost"), reading("b")])
     assert faults.changed() == {"a": "GPU is lost"}
-    assert faults.take([reading("a")])
+    assert faults.keep_readings([reading("a")])
     faults.written("a", "GPU is lost")
     assert faults.changed() == {"a": ""}, "what came meanwhile is not lost"
     faults.written("a", "")

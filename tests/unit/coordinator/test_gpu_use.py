@@ -35,7 +35,7 @@ class Watch:
         shim = ShimStatus(trainer="running" if pid else "exited", trainer_pid=pid)
         gpus = [GpuReading(gpu_id=gpu, utilisation=share) for gpu, share in busy.items()]
         beat = Heartbeat(job_id="j", launch=1, seq=1, url="", sidecar_pid=1, shim=shim, gpus=gpus)
-        self.use.take(JobRecord({"_id": "j", "job_id": "j", "uid": uid, "gpu_ids": [*NODES]}), beat)
+        self.use.add_heartbeat(JobRecord({"_id": "j", "job_id": "j", "uid": uid, "gpu_ids": [*NODES]}), beat)
 
     def hold(self, passed_s: float, held: float, there: int = 3) -> None:
         self.clock.time += passed_s

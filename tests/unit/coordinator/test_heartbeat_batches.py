@@ -31,7 +31,7 @@ class Process:
             job_id=job, launch=1, seq=self.seq, url="u", sidecar_pid=1, shim=ShimStatus(),
             progress=Progress(iterations=iterations), gpus=[GpuReading(f"gpu-of-{job}", utilisation=0.5)],
         )  # fmt: skip
-        self.reports.take(JobRecord({"_id": job, "job_id": job, "launch": 1}), beat)
+        self.reports.keep_heartbeat(JobRecord({"_id": job, "job_id": job, "launch": 1}), beat)
 
 
 def insert(store: MemoryStore, *jobs: str) -> None:

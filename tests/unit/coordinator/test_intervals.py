@@ -69,10 +69,10 @@ def test_no_interval_begins_before_the_prediction_was_made() -> None:
 def test_of_one_job_few_predictions_are_kept_and_of_many_jobs_none_beyond_a_bound() -> None:
     log = PredictionLog()
     for second in range(1_000):
-        log.take("a", found(None, 1_000.0 - second), float(second), started=True)
+        log.add_forecast("a", found(None, 1_000.0 - second), float(second), started=True)
     assert 8 <= len(log.completed("a", 0.0, 1_000.0)) <= 11, "each time that half of the rest is over"
     for job in range(MOST + 10):
-        shown = log.take(f"job-{job}", found(None, 10.0), 0.0, started=True)
+        shown = log.add_forecast(f"job-{job}", found(None, 10.0), 0.0, started=True)
         assert shown.end is not None, "shown is an interval all the same"
     assert len(list(log.jobs)) == MOST
 
@@ -81,25 +81,29 @@ def test_stored_outcomes_lead_to_the_same_intervals_as_those_seen() -> None:
     log, successor, rng = PredictionLog(), PredictionLog(), random.Random(1)
     for job in range(50):
         name, end_s = str(job), rng.uniform(100, 200)
-        log.take(name, found(20.0, 100.0), 0.0, started=False)
+        log.add_forecast(name, found(20.0, 100.0), 0.0, started=False)
         outcomes = log.completed(name, 30.0, end_s)
         successor.read(json.loads(json.dumps({"outcomes": [one.row() for one in outcomes]})))
-    shown = [one.take("next", found(20.0, 100.0), 7.0, started=False) for one in (log, successor)]
-    assert shown[0] == shown[1] and shown[0] != PredictionLog().take("next", found(20.0, 100.0), 7.0, started=False)
+    shown = [one.add_forecast("next", found(20.0, 100.0), 7.0, started=False) for one in (log, successor)]
+    assert shown[0] == shown[1] and shown[0] != PredictionLog().add_forecast(
+        "next", found(20.0, 100.0), 7.0, started=False
+    )
 
 
 @pytest.mark.parametrize("rows", [None, 3, [None], [{}], [{"kind": "end", "at": "x"}], [{"kind": ["end"]}]])
 def test_a_row_that_makes_no_sense_teaches_nothing(rows: object) -> None:
     log = PredictionLog()
     log.read({"outcomes": rows})
-    assert log.take("a", found(1.0, 2.0), 0.0, False) == PredictionLog().take("a", found(1.0, 2.0), 0.0, False)
+    assert log.add_forecast("a", found(1.0, 2.0), 0.0, False) == PredictionLog().add_forecast(
+        "a", found(1.0, 2.0), 0.0, False
+    )
 
 
 def test_a_start_is_predicted_of_a_job_that_has_not_started_and_an_end_where_there_is_one() -> None:
     log = PredictionLog()
-    assert log.take("never", found(None, None), 0.0, started=False) == WhenExpected(None, None)
-    assert log.take("again", found(5.0, 10.0), 0.0, started=True).start is None
-    both = log.take("first", found(5.0, 10.0), 0.0, started=False)
+    assert log.add_forecast("never", found(None, None), 0.0, started=False) == WhenExpected(None, None)
+    assert log.add_forecast("again", found(5.0, 10.0), 0.0, started=True).start is None
+    both = log.add_forecast("first", found(5.0, 10.0), 0.0, started=False)
     assert both.start is not None and both.end is not None
     verdicts = {one.prediction.kind: one.verdict for one in log.completed("first", 5.0, 1e6)}
     assert verdicts == {"start": "held", "end while waiting": "late"}

@@ -228,14 +228,14 @@ def test_who_leads_again_believes_what_another_one_wrote_meanwhile() -> None:
     world = World()
     world.submit("one", [1], Behaviour(iterations=4_000))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    assert world.c.telemetry.progress.of(world.job("one"))[0].category == "PC"
+    assert world.c.telemetry.progress.progress_of_job(world.job("one"))[0].category == "PC"
     world.users.update("jobs", "one", {}, {"category": "WC"})
     world.users.update("terms", "coordinator", {}, {"released": True})
     world.clock.time += world.config.term_s + 1
     assert not world.c.elector.leads
     world.c._turn()
     assert world.c.trouble == ""
-    assert world.c.telemetry.progress.of(world.job("one"))[0].category == "WC"
+    assert world.c.telemetry.progress.progress_of_job(world.job("one"))[0].category == "WC"
 
 
 def test_a_document_that_is_never_let_in_leaves_nothing_in_memory() -> None:

@@ -292,6 +292,6 @@ def test_what_a_job_is_held_to_is_shown_as_its_sidecar_says() -> None:
     assert launch is not None
     said = launch.heartbeat(world.machines.of("one"))
     said.usage.limit, said.usage.limited_by = 0.5, "stop and go"
-    world.c.telemetry.reports.take(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
+    world.c.telemetry.reports.keep_heartbeat(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
     usage = world.api.jobs.job("one")["usage"]
     assert (usage["cpu_cores"], usage["cpu_limit"], usage["limited_by"]) == (1.0, 0.5, "stop and go")

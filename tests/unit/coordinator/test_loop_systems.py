@@ -171,7 +171,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
 
     def trains(until: int) -> bool:
         """Its error is 1 / (1 + k/20): it is 0.1 after 180 iterations."""
-        beat = world.c.telemetry.reports.of(world.job("one"))
+        beat = world.c.telemetry.reports.newest_of_job(world.job("one"))
         done = beat.progress.iterations if beat is not None else 0
         code.value = 1 - 1 / (1 + done / 20)
         return done >= until or world.states()["one"] == s.COMPLETED

@@ -126,6 +126,6 @@ def test_no_job_is_reconciled_between_the_loss_of_the_store_and_its_mending() ->
     world.c._reconcile("one")
     assert looked == []
     world.c.recover()
-    assert {world.c.queue.take() for _ in range(3)} == {"one", "two", "three"}
+    assert {world.c.queue.take_key() for _ in range(3)} == {"one", "two", "three"}
     world.c._reconcile("one")
     assert looked == ["one"]

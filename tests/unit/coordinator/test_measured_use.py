@@ -151,7 +151,7 @@ def test_the_thread_asks_and_progress_and_the_snapshot_get_what_it_was_told(serv
     thread = threading.Thread(target=telemetry.profiler.run, args=(stopping,))
     thread.start()
     try:
-        assert telemetry.take(JOB, beat) and telemetry.report(JOB)[0] is not None
+        assert telemetry.keep_heartbeat(JOB, beat) and telemetry.report(JOB)[0] is not None
         eventually(lambda: telemetry.report(JOB)[1] == "prometheus", "it has been asked")
     finally:
         stopping.set()

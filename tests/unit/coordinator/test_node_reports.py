@@ -169,7 +169,7 @@ def test_what_trains_on_a_silent_node_is_left_alone_and_not_grown(agents: Agents
 
 def test_a_node_whose_row_was_deleted_by_hand_is_written_again() -> None:
     nodes, report = NodeReports(FakeClock(), 1.0), NodeReport(boot="b", seq=1)
-    nodes.take("n", report)
+    nodes.keep_report("n", report)
     nodes.written("n", report)
     nodes.stored({"n": {}})
     assert nodes.changed() == {}
@@ -180,7 +180,7 @@ def test_a_node_whose_row_was_deleted_by_hand_is_written_again() -> None:
 def test_after_a_change_of_coordinators_every_node_has_time_to_be_heard() -> None:
     clock = FakeClock()
     nodes = NodeReports(clock, 1.0)
-    nodes.take("n", NodeReport(boot="b", seq=1))
+    nodes.keep_report("n", NodeReport(boot="b", seq=1))
     nodes.written("n", NodeReport(boot="b", seq=1))
     assert nodes.changed() == {}
     clock.time += 100

@@ -29,7 +29,7 @@ class Ground:
         told = []
         for used in cores:
             self.clock.time += BEAT_S
-            self.load.take("n", used, memory, "processes")
+            self.load.add_measurement("n", used, memory, "processes")
             told.append(self.held().cores)
         return told
 
@@ -74,7 +74,7 @@ def test_a_measurement_that_is_not_renewed_is_forgotten(ground: Ground) -> None:
     ground.clock.time += FRESH_S + 1
     assert ground.held() == HeldByOthers()
     ground.take(1.0)
-    ground.load.forget("n")
+    ground.load.forget_node("n")
     assert ground.held() == HeldByOthers()
 
 
@@ -96,7 +96,7 @@ def test_what_is_requested_and_used_counts_once(ground: Ground) -> None:
 
 def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_rest() -> None:
     world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)], config=ONE_MACHINE)
-    world.c.telemetry.nodes.others.take("c", 1.0, 0.0, "processes", {"cpu_use": 0.25, "memory_use": 0.125})
+    world.c.telemetry.nodes.others.add_measurement("c", 1.0, 0.0, "processes", {"cpu_use": 0.25, "memory_use": 0.125})
     world.submit("wide", [0], resources={"cores": 4})
     world.tick()
     view = world.api.jobs.job("wide")
@@ -108,7 +108,7 @@ def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_r
     assert world.c.loop.present()[0].capacity["cores"] == 3.0, "and the Diagnoser sees it"
     for _ in range(60):
         world.clock.time += BEAT_S
-        world.c.telemetry.nodes.others.take("c", 0.0, 0.0, "processes")
+        world.c.telemetry.nodes.others.add_measurement("c", 0.0, 0.0, "processes")
     world.run(lambda world: world.api.jobs.job("wide")["state"] != "submitted")
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_trains_is_left_alone_whatever_others_begin_to_use_and_newcom
     before = world.job("there").generation, world.job("there").launch
     for at in range(60):
         world.tick(BEAT_S)
-        others.take("c", 4.0 * (at % 3 > 0), 12 * GIB, "processes")
+        others.add_measurement("c", 4.0 * (at % 3 > 0), 12 * GIB, "processes")
     assert world.job("there").state == s.RUNNING
     assert (world.job("there").generation, world.job("there").launch) == before
     assert world.job("there").operation is None

@@ -114,5 +114,5 @@ def test_a_job_that_failed_leaves_nothing_behind() -> None:
     clock = FakeClock()
     profiler = profiling(ProfileEstimator(MemoryStore()), clock)
     heard(profiler, clock, 1.0)
-    profiler.forget(job())
+    profiler.forget_job(job())
     assert profiler._accounts == {}

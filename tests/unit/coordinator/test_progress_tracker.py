@@ -45,7 +45,7 @@ class Cluster:
 
     @property
     def category(self) -> str:
-        return self.tracker.of(self.job)[0].category
+        return self.tracker.progress_of_job(self.job)[0].category
 
 
 def falling(cluster: Cluster, times: int) -> None:
@@ -67,21 +67,21 @@ def test_between_two_intervals_nothing_is_read() -> None:
     cluster = Cluster()
     for n in range(20):
         cluster.measures(0.01**n, after_s=0.1)
-    assert cluster.tracker.of(cluster.job)[0].growth is None
+    assert cluster.tracker.progress_of_job(cluster.job)[0].growth is None
 
 
 def test_a_system_that_may_not_act_is_not_measured_for() -> None:
     cluster = Cluster(Settings(systems=("elastic",)))
     falling(cluster, 6)
     assert cluster.category == "PC" and cluster.kept == []
-    assert not cluster.tracker.of(cluster.job)[1].measured
+    assert not cluster.tracker.progress_of_job(cluster.job)[1].measured
 
 
 def test_efficiency_is_growth_for_the_cores_that_were_used() -> None:
     cluster = Cluster()
     cluster.measures(1.0, cpu=2.0)
     cluster.measures(0.5, cpu=2.0)
-    efficiency = cluster.tracker.of(cluster.job)[1]
+    efficiency = cluster.tracker.progress_of_job(cluster.job)[1]
     assert efficiency.measured
     assert efficiency.raw["cpu"] == 0.5 / 10.0 / 2.0
 
@@ -89,17 +89,17 @@ def test_efficiency_is_growth_for_the_cores_that_were_used() -> None:
 def test_a_job_that_was_stopped_and_started_in_between_is_measured_from_there() -> None:
     cluster = Cluster()
     falling(cluster, 3)
-    before = cluster.tracker.of(cluster.job)[0].growth
+    before = cluster.tracker.progress_of_job(cluster.job)[0].growth
     cluster.job = JobRecord({**cluster.job.doc, "generation": 2})
     cluster.measures(0.9, generation=2)
-    assert cluster.tracker.of(cluster.job)[0].growth == before, "the jump belongs to the restart (X8)"
+    assert cluster.tracker.progress_of_job(cluster.job)[0].growth == before, "the jump belongs to the restart (X8)"
 
 
 def test_a_job_under_an_operation_or_not_training_is_not_read() -> None:
     cluster = Cluster()
     cluster.job = JobRecord({**cluster.job.doc, "reshape": {"kind": "move", "to": [], "generation": 2}})
     falling(cluster, 4)
-    assert cluster.tracker.of(cluster.job)[0].last is None
+    assert cluster.tracker.progress_of_job(cluster.job)[0].last is None
 
 
 def test_only_a_change_of_category_or_list_is_kept_and_a_successor_goes_on_from_it() -> None:
@@ -107,8 +107,8 @@ def test_only_a_change_of_category_or_list_is_kept_and_a_successor_goes_on_from_
     falling(cluster, 5)
     assert cluster.category == "CC" and 0 < len(cluster.kept) <= 3
     successor = Cluster(**cluster.kept[-1])
-    growth, efficiency, _ = successor.tracker.of(successor.job)
-    old_growth, old_efficiency, _ = cluster.tracker.of(cluster.job)
+    growth, efficiency, _ = successor.tracker.progress_of_job(successor.job)
+    old_growth, old_efficiency, _ = cluster.tracker.progress_of_job(cluster.job)
     assert (growth.category, growth.high, growth.converged_s) == ("CC", 1.0, old_growth.converged_s)
     assert (efficiency.list, efficiency.peak) == (old_efficiency.list, old_efficiency.peak)
     assert successor.kept == [], "what was read is not written again"
@@ -137,14 +137,14 @@ def test_an_interval_in_which_a_limit_was_set_does_not_make_a_job_look_slower() 
         cluster.beat = seen(steps=done)
         cluster.beat.progress.value, cluster.beat.progress.evaluations = value, done
         cluster.look(10.0)
-    growth = cluster.tracker.of(cluster.job)[0]
+    growth = cluster.tracker.progress_of_job(cluster.job)[0]
     assert growth.growth == pytest.approx(0.1 / 0.21), "not a tenth of it: 0.21 is the range so far"
 
 
 def test_junk_in_the_document_counts_as_not_known() -> None:
     cluster = Cluster(category="XX", growth=3, efficiency={"list": 1, "peak": {"cpu": "x"}})
-    assert cluster.tracker.of(cluster.job)[0].category == "PC"
-    assert cluster.tracker.of(cluster.job)[1].peak == {}
+    assert cluster.tracker.progress_of_job(cluster.job)[0].category == "PC"
+    assert cluster.tracker.progress_of_job(cluster.job)[1].peak == {}
 
 
 def test_jobs_that_have_ended_are_forgotten() -> None:
@@ -162,14 +162,14 @@ def test_a_target_that_comes_nearer_says_how_many_iterations_it_still_needs() ->
         cluster.beat.progress.value, cluster.beat.progress.value_name = 1 - 1 / (1 + 0.01 * 100 * n), "val_accuracy"
         cluster.tracker.heard(cluster.job, cluster.beat)
         cluster.look(after_s=10.0)
-    needs = cluster.tracker.of(cluster.job)[2]
+    needs = cluster.tracker.progress_of_job(cluster.job)[2]
     assert needs == pytest.approx(900, rel=0.1), "1/(1 + 0.01 k) is 0.1 at k = 900"
 
 
 def test_without_a_target_no_end_is_predicted() -> None:
     cluster = Cluster()
     falling(cluster, 8)
-    assert cluster.tracker.of(cluster.job)[2] is None
+    assert cluster.tracker.progress_of_job(cluster.job)[2] is None
 
 
 def test_a_job_that_stands_still_for_days_takes_no_more_memory() -> None:

@@ -82,4 +82,4 @@ def test_only_a_clock_that_has_gone_on_as_it_should_makes_a_job_too_old(monkeypa
 def test_a_document_that_no_write_finds_does_not_end_the_pruning_of_others() -> None:
     """MongoDB takes an object as `_id`."""
     rows = [{"_id": {"a": 1}, "closed": True, "job_id": "odd"}, {"_id": "b", "job_id": "b", "closed": True, "uid": "u"}]
-    assert list(retention.Past.of(rows, []).ended) == ["b"]
+    assert list(retention.Past.from_rows(rows, []).ended) == ["b"]

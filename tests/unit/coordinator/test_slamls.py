@@ -52,7 +52,7 @@ def task(name: str = "one", replicas: int = 1, gpus: int = 1, **more: Any) -> Do
 
 
 def test_the_papers_example_becomes_seven_jobs_that_intake_takes() -> None:
-    slaml = Slaml.of(row())
+    slaml = Slaml.from_row(row())
     docs = documents(slaml)
     assert problems(slaml) == []
     assert [doc["job_id"] for doc in docs] == [
@@ -78,7 +78,7 @@ def verbatim(**starts: Doc) -> Slaml:
     """The paper's listing as printed: no task says a command."""
     tasks = [{name: value for name, value in one.items() if name not in ("command", "args")} for one in TASKS]
     images = {f"ddocker122/{image}:latest": found for image, found in starts.items()}
-    return Slaml.of(row(tasks, starts=json.dumps(images)))
+    return Slaml.from_row(row(tasks, starts=json.dumps(images)))
 
 
 def test_the_papers_listing_as_printed_runs_what_its_images_start() -> None:
@@ -86,14 +86,14 @@ def test_the_papers_listing_as_printed_runs_what_its_images_start() -> None:
     slaml = verbatim(**{"data-preprocessing": found, "feature-extraction": found, "model-training": found})
     assert problems(slaml) == []
     assert [doc["command"] for doc in documents(slaml)] == [["python", "run.py"]] * 7
-    accepted = Slaml.of({**row([]), "plan": slaml.plan})
+    accepted = Slaml.from_row({**row([]), "plan": slaml.plan})
     assert documents(accepted) == documents(slaml), "the images may start something else by then"
 
 
 def test_arguments_take_the_place_of_those_of_the_image() -> None:
     one = {name: value for name, value in task(args=["--fast"]).items() if name != "command"}
     starts = json.dumps({"img": {"entrypoint": ["python"], "cmd": ["run.py"]}})
-    assert document(Slaml.of(row([one], starts=starts)), 0, 0)["command"] == ["python", "--fast"]
+    assert document(Slaml.from_row(row([one], starts=starts)), 0, 0)["command"] == ["python", "--fast"]
 
 
 def test_where_an_image_cannot_be_read_the_reason_is_said_with_what_to_write() -> None:
@@ -113,7 +113,7 @@ def test_quantities_are_those_of_kubernetes() -> None:
 def test_a_pods_own_pieces_and_fields_of_a_job_stay() -> None:
     pod = {"volumes": [{"name": "v"}], "containers": [{"volumeMounts": [1], "resources": {"requests": {"a": "1"}}}]}
     more = {"pod": pod, "env": {"LR": "own"}, "checkpoint_claim": "c", "epochs": 3}
-    made = document(Slaml.of(row([task(CPU="1", modelParams=[{"lr": 1}], job=more)])), 0, 0)
+    made = document(Slaml.from_row(row([task(CPU="1", modelParams=[{"lr": 1}], job=more)])), 0, 0)
     (trainer,) = made["pod"]["containers"]
     assert trainer == {"volumeMounts": [1], "resources": {"requests": {"a": "1", "cpu": "1"}}}
     assert made["pod"]["volumes"] == [{"name": "v"}]
@@ -122,7 +122,7 @@ def test_a_pods_own_pieces_and_fields_of_a_job_stay() -> None:
 
 def test_the_annotations_say_queue_and_gpu_counts() -> None:
     notes = {"volcano-reshape.io/gpus": "4, 1,2", "scheduling.volcano.sh/queue-name": "team"}
-    made = document(Slaml.of(row([task(gpus=4)], notes=json.dumps(notes))), 0, 0)
+    made = document(Slaml.from_row(row([task(gpus=4)], notes=json.dumps(notes))), 0, 0)
     assert (made["optional_num_gpus"], made["queue"]) == ([1, 2, 4], "team")
 
 
@@ -141,17 +141,17 @@ def test_the_annotations_say_queue_and_gpu_counts() -> None:
     ],
 )
 def test_what_cannot_be_run_is_refused_with_a_sentence(changes: Doc, words: str) -> None:
-    (found,) = problems(Slaml.of(row([{**task(), **changes}])))
+    (found,) = problems(Slaml.from_row(row([{**task(), **changes}])))
     assert words in found
 
 
 def test_a_spec_too_deep_to_be_read_is_refused() -> None:
     deep = {**row(), "spec": '{"job":' * 9900 + "1" + "}" * 9900}
-    assert "tasks is empty: list at least one task" in problems(Slaml.of(deep))
+    assert "tasks is empty: list at least one task" in problems(Slaml.from_row(deep))
 
 
 def test_a_target_that_is_no_time_is_refused() -> None:
-    assert "slaTarget must be seconds above 0" in problems(Slaml.of(row(target="0s")))[0]
+    assert "slaTarget must be seconds above 0" in problems(Slaml.from_row(row(target="0s")))[0]
 
 
 # in a world

@@ -82,10 +82,10 @@ def test_a_captured_wish_is_fulfilled_once() -> None:
 def test_a_sidecar_is_not_believed_any_more_once_its_successor_has_reported() -> None:
     world = World.training([4])
     world.api.messages.heartbeat(*beat(world, sidecar_pid=40))
-    newest = world.c.telemetry.reports.of(world.job("one"))
+    newest = world.c.telemetry.reports.newest_of_job(world.job("one"))
     exited = ShimStatus(trainer="exited", exit_code=0, generation=world.job("one").generation)
     body, _ = world.api.messages.heartbeat(*beat(world, seq=10**6 - 1, sidecar_pid=30, shim=exited))
-    assert world.c.telemetry.reports.of(world.job("one")) is newest
+    assert world.c.telemetry.reports.newest_of_job(world.job("one")) is newest
     assert msgspec.json.decode(body, type=HeartbeatReply).known
     world.settle()
     assert world.states() == {"one": s.RUNNING}

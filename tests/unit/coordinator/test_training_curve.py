@@ -78,7 +78,7 @@ def test_a_curve_goes_on_where_another_coordinator_left_it() -> None:
     whole = trained(TrainingCurve(), 1, 2_001)
     first = trained(TrainingCurve(), 1, 1_001)
     doc = {"curve": first.stored()}
-    assert trained(TrainingCurve(KeptCurve.of(doc)), 1_001, 2_001).kept == whole.kept
+    assert trained(TrainingCurve(KeptCurve.from_row(doc)), 1_001, 2_001).kept == whole.kept
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_curve_goes_on_where_another_coordinator_left_it() -> None:
     [None, 3, [], {"values": 1}, {"gpus": [[1]]}, {"values": {"points": [["a", 1]]}}, {"values": {"every": "x"}}],
 )
 def test_a_curve_that_somebody_has_changed_into_something_else_counts_as_none(written: Any) -> None:
-    assert KeptCurve.of({"curve": written}) == KeptCurve()
+    assert KeptCurve.from_row({"curve": written}) == KeptCurve()
 
 
 def test_the_curve_of_a_running_job_outlasts_the_coordinator_that_leaves() -> None:

@@ -24,14 +24,14 @@ def test_a_token_is_its_users_until_its_end(tokens: UserTokens) -> None:
     assert (tokens.user_of(made["token"], 1_059.0), made["ends"]) == (ANN, 1_060.0)
     assert tokens.user_of(made["token"], 1_060.0) is None
     assert tokens.user_of("", 1_000.0) is tokens.user_of(made["token"] + "x", 1_000.0) is None
-    assert tokens.of(ANN[0], 1_060.0) == tokens.of(BEN[0], 1_000.0) == []
+    assert tokens.tokens_of_user(ANN[0], 1_060.0) == tokens.tokens_of_user(BEN[0], 1_000.0) == []
 
 
 def test_it_cannot_be_read_again_and_holds_over_a_restart(tokens: UserTokens, tmp_path: Path) -> None:
     made = tokens.make(*ANN, 60, 1_000.0)
     path = tmp_path / "tokens.json"
     assert made["token"] not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert made["token"] not in str(tokens.of(ANN[0], 1_000.0))
+    assert made["token"] not in str(tokens.tokens_of_user(ANN[0], 1_000.0))
     assert UserTokens(path).user_of(made["token"], 1_000.0) == ANN
 
 

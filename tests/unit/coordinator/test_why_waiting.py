@@ -203,7 +203,7 @@ def test_the_change_that_is_named_starts_the_job(seed: int) -> None:
         there = search.alone(snapshot, job)
         change = search.smallest_change(there, job, any_world.NOW, settings)
         if change is not None:
-            decisions = decide(change.of(there), any_world.NOW, change.settings or settings)
+            decisions = decide(change.apply_to(there), any_world.NOW, change.settings or settings)
             assert [d.job for d in decisions if isinstance(d, Start) and d.job == job.id] == [job.id], change
 
 
@@ -251,7 +251,7 @@ def test_of_many_that_ask_for_the_same_one_search_serves_all_and_few_are_told_un
     found = why.told(snapshot, decide(snapshot, 0.0, SETTINGS), 0.0)
     assert len(searched) == 1
     assert sum("would start now" in d.explanation.sentence for d in found) == TOLD
-    said, change = why.of("w150")
+    said, change = why.reason_of_job("w150")
     assert said.endswith(" w150 would start now if one had shown that it can save and resume.") and change is not None
     assert len(searched) == 1
 
@@ -333,7 +333,7 @@ def test_a_search_that_fails_costs_the_answer_but_not_the_turn(monkeypatch: pyte
     decisions, waits = decide(snapshot, 0.0, SETTINGS), WaitingReasons(SETTINGS)
     monkeypatch.setattr(search, "near", lambda world, job: 1 // 0)
     assert waits.told(snapshot, decisions, 0.0) == tuple(decisions)
-    assert waits.of("new")[1] is None
+    assert waits.reason_of_job("new")[1] is None
 
 
 def test_what_would_start_a_job_is_not_said_of_another_rule_by_which_it_waits_now() -> None:

@@ -22,7 +22,7 @@ class Hand:
         self.queue = WorkQueue(lambda: self.now, lambda key: self.heard_at + FRESH_S - self.now)
 
     def take(self) -> str | None:
-        return self.queue.take()
+        return self.queue.take_key()
 
 
 @pytest.fixture

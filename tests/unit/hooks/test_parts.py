@@ -20,7 +20,7 @@ from reshape_hooks.adapters.parts import (
     all_parts,
     halves,
     sizes,
-    take,
+    take_samples,
 )
 
 COUNTS = range(1, 9)
@@ -153,6 +153,6 @@ def test_processes_that_do_not_agree_do_not_cut(told: list[str | None]) -> None:
 def test_taken_samples_are_copies() -> None:
     numpy = pytest.importorskip("numpy")
     batch = {"x": numpy.arange(4), "name": "all"}
-    taken = take(batch, [1, 3])
+    taken = take_samples(batch, [1, 3])
     taken["x"] += 10
     assert (list(taken["x"]), taken["name"], list(batch["x"])) == ([11, 13], "all", [0, 1, 2, 3])

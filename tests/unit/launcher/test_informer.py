@@ -77,7 +77,7 @@ def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_lit
 
 
 def names_of(changes: Changes) -> list[str]:
-    return sorted("gone" if item is None else str(item["metadata"]["name"]) for item in changes.take().values())
+    return sorted("gone" if item is None else str(item["metadata"]["name"]) for item in changes.take_objects().values())
 
 
 def test_a_reader_is_told_what_is_there_and_then_only_what_has_changed(kube: Kube, informer: Informer) -> None:

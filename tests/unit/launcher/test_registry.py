@@ -109,22 +109,22 @@ def test_a_registry_that_cannot_answer_now_is_asked_again_but_not_for_ever(
 ) -> None:
     answered = threading.Event()
     images, registry.busy = ImageCommands((host,), answered.set, again_s=0.0), lasts
-    assert images.of(f"{host}/me/train:1") is None
+    assert images.command_of_image(f"{host}/me/train:1") is None
     eventually(answered.is_set)
     good = {"entrypoint": ["python"], "cmd": ["train.py"]}
-    assert images.of(f"{host}/me/train:1") == (good if lasts == 2 else {"why": f"{host} answered 429"})
+    assert images.command_of_image(f"{host}/me/train:1") == (good if lasts == 2 else {"why": f"{host} answered 429"})
 
 
 def test_only_a_registry_that_is_named_is_asked_and_each_answer_is_kept(host: str, registry: type[Registry]) -> None:
     answered = threading.Event()
     images = ImageCommands((host,), answered.set)
-    assert images.of("elsewhere.example/x:1") == {
+    assert images.command_of_image("elsewhere.example/x:1") == {
         "why": "RESHAPE_REGISTRIES of the launcher does not name elsewhere.example"
     }
-    assert images.of(f"{host}/me/train:1") is None
+    assert images.command_of_image(f"{host}/me/train:1") is None
     eventually(answered.is_set)
     count = len(registry.asked)
-    assert images.of(f"{host}/me/train:1") == {"entrypoint": ["python"], "cmd": ["train.py"]}
+    assert images.command_of_image(f"{host}/me/train:1") == {"entrypoint": ["python"], "cmd": ["train.py"]}
     assert len(registry.asked) == count
 
 
@@ -139,4 +139,4 @@ def test_only_a_registry_that_is_named_is_asked_and_each_answer_is_kept(host: st
     ],
 )
 def test_a_name_is_split_as_docker_does(text: str, name: ImageName) -> None:
-    assert ImageName.of(text) == name
+    assert ImageName.parse(text) == name

@@ -230,5 +230,5 @@ def test_a_pod_that_goes_in_that_very_moment_is_no_news(ground: Ground) -> None:
 def test_what_was_asked_of_pods_that_are_gone_is_forgotten(ground: Ground) -> None:
     ground.wants(0.5)
     ground.turn()
-    ground.resizing.forget([])
+    ground.resizing.forget_all_but([])
     assert ground.resizing._asked == {}

@@ -68,7 +68,7 @@ def test_each_figure_of_an_experiment_is_drawn_and_says_where_it_comes_from(
     monkeypatch.setattr(plots, "save", lambda figure, path: saved.update({path.name: figure}) or [path])
     monkeypatch.delenv("DISPLAY", raising=False)
     written = paper_plots.draw(experiment, results_of(experiment), tmp_path)
-    assert [path.name for path in written] == [figure.file for figure in paper_figures.of(experiment)]
+    assert [path.name for path in written] == [figure.file for figure in paper_figures.figures_of(experiment)]
     for name, figure in saved.items():
         assert all(drawn_data(axes) for axes in figure.axes), name
         origin = figure.get_suptitle().splitlines()[1]
@@ -144,7 +144,7 @@ def test_saving_and_resuming_is_shown_by_progress_and_by_model() -> None:
            "save_s": [1.0, 1.0, 2.0, 2.0], "resume_s": [3.0, 4.0, 5.0, 6.0]}  # fmt: skip
     gru = row | {"model": "gru", "framework": "keras"}
     by_progress, by_model = (
-        figure.build([row, gru]) for figure in paper_figures.of(saving_times.EXPERIMENT) if figure.build
+        figure.build([row, gru]) for figure in paper_figures.figures_of(saving_times.EXPERIMENT) if figure.build
     )
     (line,) = by_progress.panels[0].lines
     assert line.points == [(10.0, 4.0), (pytest.approx(30.2), 5.0), (70.0, 7.0), (90.0, 8.0)]

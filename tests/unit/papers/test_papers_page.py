@@ -46,7 +46,7 @@ def test_of_an_amount_the_nearest_multiple_is_named(paper, ours, words):
 
 
 def test_the_worst_job_loses_a_multiple():
-    assert verdicts.of(FIGURE, -0.48, 5) == "same sign, 44 times the loss"
+    assert verdicts.verdict_on(FIGURE, -0.48, 5) == "same sign, 44 times the loss"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_the_worst_job_loses_a_multiple():
 def test_a_gain_that_the_draws_do_not_tell_from_none_is_not_claimed(ours, spread, seeds, words):
     """The live makespan of FlowCon's ten jobs was called all of the paper's gain: 0.975 ± 0.045 of three draws."""
     figure = PublishedFigure("flowcon", "makespan_ratio", 0.975, "na")
-    assert verdicts.of_live(figure, ours, seeds, spread) == words
+    assert verdicts.live_verdict_on(figure, ours, seeds, spread) == words
 
 
 def test_a_direction_and_the_worst_job_are_told_from_none_alike():
     falls = PublishedFigure("deadline", "mean_jct_ratio", None, "gang")
-    assert [verdicts.of(falls, 0.98, 20, sd) for sd in (0.056, 0.01)] == ["within chance", "falls, as stated"]
-    assert verdicts.of(FIGURE, -0.009, 3, 0.047) == "within chance"
+    assert [verdicts.verdict_on(falls, 0.98, 20, sd) for sd in (0.056, 0.01)] == ["within chance", "falls, as stated"]
+    assert verdicts.verdict_on(FIGURE, -0.009, 3, 0.047) == "within chance"
 
 
 def test_the_planner_stands_beside_the_papers_policies_and_no_paper_is_said_to_have_a_figure_of_it():
@@ -99,7 +99,7 @@ def test_noise_of_a_loss_is_the_same_each_time_and_as_large_as_it_says():
 )
 def test_a_limit_that_only_does_no_harm_is_not_called_the_papers_gain(paper, ours, words):
     figure = PublishedFigure("flowcon", "makespan_ratio", paper, "na", at_most=1.005, places=3, seeds=20)
-    assert verdicts.of(figure, ours, 20) == words
+    assert verdicts.verdict_on(figure, ours, 20) == words
 
 
 def test_the_row_of_figure_2_is_read_off_what_w1_runs_on(monkeypatch):
@@ -218,7 +218,7 @@ def test_every_cause_shows_figures_of_its_experiment():
     simulated = results.load()
     for cause in causes.CAUSES:
         assert cause.figures
-        assert all(results.of(simulated, cause.name, figure) for figure in cause.figures)
+        assert all(results.kept_figure(simulated, cause.name, figure) for figure in cause.figures)
 
 
 def test_a_live_figure_stands_beside_the_simulated_one():
@@ -263,7 +263,10 @@ def test_no_live_figure_has_a_sentence_of_the_simulation_and_each_miss_has_one()
 
 def test_of_a_live_figure_nothing_is_claimed():
     claimed = next(f for f in published("flowcon-fixed") if f.policy == "na" and f.measure == "makespan_s")
-    assert (verdicts.of(claimed, 663.0, 1), verdicts.of_live(claimed, 663.0, 1)) == ("misses its claim", "1.5 times it")
+    assert (verdicts.verdict_on(claimed, 663.0, 1), verdicts.live_verdict_on(claimed, 663.0, 1)) == (
+        "misses its claim",
+        "1.5 times it",
+    )
 
 
 def test_without_a_clone_nothing_is_written(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ RANDOM = [name for name in NAMES if "-random-" in name]
 
 @pytest.mark.parametrize("container", [*specon_workloads.ANY, *flowcon_workloads.ANY], ids=lambda one: one.name)
 def test_every_model_that_is_drawn_was_recorded_and_learned(container):
-    row = recorded_trainings.of(container.name)
+    row = recorded_trainings.recording_of(container.name)
     assert row["loss"][-1] < 0.9 * row["loss"][0] or row["model"] == "vae"
     assert row["cpu_s"] > 1 and row["machine"] and row["date"]
 
@@ -29,7 +29,7 @@ def test_random_and_fitted_workloads_differ_in_work_and_losses_only(name):
     ]
     assert [c.name for c in ours.policy_setups] == [c.name for c in fitted.policy_setups]
     for job in ours.jobs:
-        row = recorded_trainings.of(job.cpu.kind)
+        row = recorded_trainings.recording_of(job.cpu.kind)
         assert job.cpu.curve(0.0) == row["loss"][0] and job.cpu.curve(1.0) == row["loss"][-1]
         assert job.iterations * recorded_trainings.STEP == pytest.approx(job.cpu.core_s)
 
@@ -43,7 +43,7 @@ def test_all_works_are_stretched_by_the_factor_that_gives_the_models_the_mean_of
     shorter = specon_workloads.vae_core_s(lost) / specon_workloads.vae_core_s(0.0)
     mean = statistics.fmean(one.core_s for one in system.ANY)
     assert statistics.fmean(works.values()) == pytest.approx(shorter * mean)
-    factors = {kind: work / recorded_trainings.of(kind)["cpu_s"] for kind, work in works.items()}
+    factors = {kind: work / recorded_trainings.recording_of(kind)["cpu_s"] for kind, work in works.items()}
     assert max(factors.values()) == pytest.approx(min(factors.values()))
 
 

@@ -20,7 +20,7 @@ NODE = on_nodes("node", "V100", 1, 8)
 
 
 def trace_of(*jobs: TraceJob) -> Trace:
-    return Trace.of("made", jobs)
+    return Trace.from_jobs("made", jobs)
 
 
 def gpu_job(name: str = "a", arrival_s: float = 0.0, gpus: int = 4, duration_s: float = 1000.0) -> TraceJob:

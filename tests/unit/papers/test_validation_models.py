@@ -15,7 +15,7 @@ from reshape_papers.comparison_policies.tiresias import Tiresias
 from reshape_papers.validation import elasticflow_figures, pollux_figures, slots
 from reshape_papers.validation import gavel_figures as gavel_rows
 from reshape_papers.validation.gavel_figures import GavelJob
-from reshape_papers.validation.rounds import RoundedJob, Rounds, placement_of, take
+from reshape_papers.validation.rounds import RoundedJob, Rounds, placement_of, take_gpus
 from reshape_papers.validation.slots import SlotJob
 
 DATA = os.environ.get("RESHAPE_DATA")
@@ -83,7 +83,7 @@ def test_tuned_jobs_take_the_batch_of_most_progress(app):
 
 def test_gpus_come_from_the_emptiest_node():
     free = [1, 4, 3]
-    assert placement_of(take(free, 6)) == (4, 2)
+    assert placement_of(take_gpus(free, 6)) == (4, 2)
     assert free == [1, 0, 1]
 
 
