@@ -513,7 +513,7 @@ class Shim:
         self.env = self.warm.environment(env) if self.warm else env
         if launch.pod:
             self._watch_source()
-        self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
+        self._spawn(self.warm.become_trainer(self.env, set(told)) if self.warm else None)
 
     def lock_gpus(self, gpu_ids: "list[str]") -> str:
         """Lock these real GPUs machine-wide, and let the trainer open them and no others.
@@ -523,7 +523,7 @@ class Shim:
         self.unlock_gpus()
         try:
             for gpu in gpu_ids if LOCKS and self.launch.gpus == "nvml" and not self.launch.pod else ():
-                lock = self.gpus.get(gpu) or LOCKS.take(gpu)
+                lock = self.gpus.get(gpu) or LOCKS.take_lock(gpu)
                 if lock is None:
                     user = LOCKS.described(LOCKS.holder(gpu) or 0)
                     self.unlock_gpus()
