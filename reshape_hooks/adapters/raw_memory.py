@@ -1,4 +1,4 @@
-"""Tells what memory beside Python's own values holds: of ctypes, of mappings without a file, of a data base's connection.
+"""Tells what memory beside Python's own values holds: of ctypes, of mappings without a file, of open data bases.
 
     counts = (ctypes.c_int64 * 4)()
     for step in state.steps(100):
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from reshape_hooks.adapters.script_frames import scopes
@@ -96,7 +97,7 @@ def _is_mapping(kind: type) -> bool:
 def _is_of_file(held: memoryview) -> bool:
     """Return whether what is written to this mapping goes to a file."""
     address = _address_of(held)
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as file:
         for line in file:
             begin, _, end = line.split(None, 1)[0].partition("-")
             if int(begin, 16) <= address < int(end, 16):
