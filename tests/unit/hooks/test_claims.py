@@ -109,9 +109,7 @@ for rate in (0.1, 0.01, 0.001):
 )
 
 
-def ended(
-    folder: Path, generation: int, command: str, stop: str = "", **more: str
-) -> subprocess.CompletedProcess[str]:
+def ended(folder: Path, generation: int, command: str, stop: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """Run a job as the shim does, to its end."""
     folder.mkdir(exist_ok=True)
     env = {
@@ -542,11 +540,27 @@ def known(number: int, state: str = claims.RUNS, **other: Any) -> dict[str, Any]
     return {**ONE, "number": number, "state": state, "generation": 1, **other}
 
 
+def on_port(port: str) -> dict[str, Any]:
+    """What tells a process whose launcher has drawn this port."""
+    words = ["train.py", "--master-port", port, f"--port={port}", f"tcp://127.0.0.1:{port}", f"localhost:{port}"]
+    return {"process": words}
+
+
 CHOICES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int | None]] = {
     "the first of equal ones": (ONE, [known(1), known(2)], 1),
     "the weights break a tie": ({**ONE, "weights": 2}, [known(1, weights=1), known(2, weights=2)], 2),
     "another turn of the loop": ({**ONE, "loops": {"0 lr": "1"}}, [known(1, loops={"0 lr": "2"})], None),
     "another process": ({**ONE, "process": ["b.py"]}, [known(1)], None),
+    "another port": ({**ONE, **on_port("40111")}, [known(1, **on_port("29500"))], 1),
+    "the same port": (
+        {**ONE, **on_port("40111")}, [known(1, **on_port("29500")), known(2, **on_port("40111"))], 2,
+    ),
+    "another number that is no port": (
+        {**ONE, "process": ["train.py", "--report", "64"]}, [known(1, process=["train.py", "--report", "32"])], None,
+    ),
+    "another range": (
+        {**ONE, "process": ["train.py", "rows=0:2000"]}, [known(1, process=["train.py", "rows=0:1000"])], None,
+    ),
     "other parameters": ({**ONE, "trained": "u"}, [known(1)], None),
     "another rate": ({**ONE, "settings": {"lr": "0.2"}}, [known(1)], None),
     "a rate that follows the GPUs": ({**ONE, "settings": {"lr": "0.2"}, "gpus": "2"}, [known(1)], 1),
