@@ -37,6 +37,8 @@ OF_A_START = re.compile(  # variables that say nothing about the training, or di
     "|(KUBERNETES|OMPI|PMI|PMIX|SLURM|RAY|JPY|DBUS|SSH|XDG|MAKE|CONDA)[A-Z]*_.*|MAKEFLAGS|MFLAGS|INVOCATION_ID|DISPLAY"
     "|_|PWD|OLDPWD|SHLVL|PATH|RANK|WORLD_SIZE|HOSTNAME|TMPDIR|TERM|COLUMNS|LINES|PYTHON[A-Z]*|WANDB_RUN_ID"
 )
+PORT = re.compile(r"((?:(?<![a-z])port[=:]|localhost:|(?:\d{1,3}\.){3}\d{1,3}:|\[::1?\]:))\d{2,5}(?!\d)", re.IGNORECASE)
+PORT_NAME = re.compile(r"(?:^|[-_.])port$", re.IGNORECASE)
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")  # of a process among several
 MOST_READ = 1 << 20  # bytes of initial weights to read
 
@@ -105,7 +107,8 @@ def checksum(arrays: Iterable[Any]) -> int:
 
 def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the claim among `known` that belongs to this training; None if none does."""
-    found = [one for one in known if all(one.get(name) == mine[name] for name in SAME) and _may_be(one, mine)]
+    found = [one for one in known if _is_same(one, mine) and _may_be(one, mine)]
+    found = [one for one in found if one["process"] == mine["process"]] or found
     for kind in TOLD_APART:
         for name in sorted({name for one in found for name in one[kind]}):
             values = {one[kind].get(name) for one in found}
@@ -113,6 +116,20 @@ def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str
             if len(values) > 1 and (alike or kind == "settings"):
                 found = alike
     return min(found, key=lambda one: (one["weights"] != mine["weights"], one["number"]), default=None)
+
+
+def _is_same(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Return whether the claim agrees in what is always equal, but for ports in the command."""
+    alike = _without_ports(one.get("process")) == _without_ports(mine["process"])
+    return alike and all(one.get(name) == mine[name] for name in SAME if name != "process")
+
+
+def _without_ports(words: Any) -> Any:
+    """Return a process's words without the ports that a launcher draws at each start."""
+    if not isinstance(words, list):
+        return words
+    named = [False, *(bool(PORT_NAME.search(word)) for word in words)]
+    return ["#" if port and word.isdigit() else PORT.sub(r"\1#", word) for word, port in zip(words, named)]
 
 
 def _may_be(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:

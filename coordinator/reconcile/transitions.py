@@ -27,6 +27,7 @@ from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import Step, WriteJob
 from coordinator.reconcile.observed_state import ObservedState
 from coordinator.reconcile.permanent_failures import is_permanent
+from sidecar.protocol import Heartbeat
 
 ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
 TAKEN_BEATS = 2.0  # after which it is known which GPUs others of the machine use
@@ -41,10 +42,22 @@ def finished(w: ObservedState) -> bool:
     """
     if w.lost or w.lost_pods or w.shim.trainer != "exited" or w.shim.exit_code != 0:
         return False
-    if not w.shim.stop_asked or w.seen is None:
+    if w.seen is None:
         return True
     total = w.job.iterations or w.seen.progress.total_iterations
+    if not w.shim.stop_asked:
+        return not _left_unresumed(w, w.seen, total)
     return total is not None and w.seen.progress.iterations >= total
+
+
+def _left_unresumed(w: ObservedState, seen: Heartbeat, total: int | None) -> bool:
+    """Return whether its command ended before it came to the unfinished training that its hook had saved.
+
+    A script that finds its own lock, left by a kill, says that it runs already, and exits with 0.
+    """
+    began = w.job.generation > 1 and w.job.doc.get("resumes") == "hook" and not (seen.hook or seen.withdrawn)
+    done = max(w.job.iterations_done, seen.progress.iterations)
+    return began and w.has_checkpoint and not _stepped(w) and total is not None and 0 < done < total
 
 
 def ended_by_itself(w: ObservedState) -> Step:

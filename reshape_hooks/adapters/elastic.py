@@ -138,6 +138,8 @@ class Elastic:
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
+        if self._resumed and self._step >= total:
+            replay.ended_before()
         while self._step < total:
             yield self._step
             self._done()
@@ -158,6 +160,8 @@ class Elastic:
         else:
             self._restore_files()
             self._set_layers_again()
+            if self._resumed and self._epoch >= total:
+                replay.ended_before()
         while self._epoch < total:
             self._begun = self._begun or self._epoch_begins()
             self._rebound.leaves()

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from reshape_hooks.adapters import pytrees
+from reshape_hooks.adapters import pytrees, raw_memory
 from reshape_hooks.adapters.present_values import TensorNow, digest_of_array
 from reshape_hooks.adapters.script_frames import is_own
 from reshape_hooks.adapters.variables import (
@@ -129,6 +129,10 @@ def _reader_of(kind: type) -> Callable[[Any], dict[str, Any]] | None:
         return _state_of_queue
     if kind.__module__ == SHARED_NUMBERS:
         return _state_of_shared_number
+    if raw_memory.is_connection(kind):
+        return raw_memory.state_of_connection
+    if raw_memory.holds_memory(kind):
+        return raw_memory.state_of_memory
     if kind.__module__ in HASHES:
         return _state_of_hash
     if kind.__module__ == OF_PROCESSES or kind in OF_THREADS:
@@ -221,6 +225,8 @@ def advice_about(value: Any) -> str:
     """Return how a script keeps such an object, for people."""
     if type(value).__module__ in QUEUES:
         return "empty it in each step, or let the loop itself make what it holds"
+    if raw_memory.is_connection(type(value)) or raw_memory.holds_memory(type(value)):
+        return raw_memory.advice_about(type(value))
     try:
         _digested(_Pickler, value)
     except _TooLarge:

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any
 
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")  # of torchrun, mpirun and horovodrun
+
 
 class NotMet(Exception):
     """Raised when this process is one of several that are not connected."""
@@ -24,8 +26,10 @@ class Ranks:
         self.local_rank, self.local_size = (int(os.environ.get(f"LOCAL_{name}") or default)
                                             for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))  # fmt: skip
         if several():
-            from torch import distributed
-
+            try:
+                from torch import distributed
+            except ImportError:  # a launcher of its own, or of MPI, started a script without PyTorch
+                raise NotMet from None
             if not (distributed.is_available() and distributed.is_initialized()):
                 raise NotMet
             self._distributed = distributed
@@ -60,9 +64,14 @@ class Ranks:
         return values
 
 
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else 1
+
+
 def several() -> bool:
     """Return whether this process is one of several that train together, by its environment or `torch.distributed`."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if any(_number(name) > 1 for name in SIZES):
         return True
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):

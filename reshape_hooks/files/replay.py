@@ -66,6 +66,13 @@ def resumed(saved: plain.Saved | None) -> None:
         watch.replay.resumed(str(saved.path))
 
 
+def ended_before() -> None:
+    """Note that the training is resumed at its end: the script does again what follows it."""
+    watch = watching.this()
+    if watch is not None:
+        watch.again = True
+
+
 def left_alone() -> None:
     """Note that this training is not resumed: what it writes now is its own."""
     watch = watching.this()

@@ -23,6 +23,10 @@ COMPILED = (".pyc", ".pyo")
 OURS = ("RESHAPE_CHECKPOINTS", "RESHAPE_MEMORY", "RESHAPE_ANNOUNCE", "RESHAPE_REPORTS", "RESHAPE_GPU_LOCKS")
 SYSTEM = ("/proc/", "/dev/", "/sys/")
 SHARED_MEMORY = "/dev/shm/"  # where scripts keep files, too
+DONE_AGAIN = (
+    "{} may get rows a second time, because this training had ended before this start, and what the script does after "
+    "it is done again: let it look first whether they are there"
+)
 
 
 class File:
@@ -60,6 +64,7 @@ class Watch:
         self.notes = 0  # taken so far
         self.entries: dict[str, Any] = {}  # of the last note
         self.writers: tuple[Any, list[Any]] = (None, [])  # objects that write to files, and which files those were
+        self.again = False  # its training had ended before this start: what the script does after it is done again
         self.said: set[str] = set()
         self.inherited = _open_now()  # by device and inode: opened by the shell or the program that started this one
         self.libraries: set[str] = set()  # folders in which they write files of their own, as already reported
@@ -109,6 +114,8 @@ class Watch:
             self.late.opens(path)
         known = self.files.get(path)
         if known is None:
+            if self.again and self.replay is None and there and flags & os.O_APPEND:
+                say(self, DONE_AGAIN.format(path))
             known = self.files[path] = File(made=not there or anew)
         known.made = known.made or anew
         known.rewritten = known.rewritten or (anew and self.training)

@@ -21,6 +21,7 @@ from keras.callbacks import CallbackList
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from reshape_hooks import claims, plain, seeds
+from reshape_hooks.adapters import ranks
 from reshape_hooks.announced import TAKEN, Announced
 from reshape_hooks.files import note, replay
 from reshape_hooks.keras_fit import replicas, variables
@@ -37,7 +38,7 @@ PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split vali
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
 USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/keras_gang.py"
-MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES")  # tells a process of a gang about the others
+MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES", *ranks.SIZES)  # tells a process of a gang about the others
 
 
 def fit(trainer: Any, theirs: Callable[..., Any], model: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

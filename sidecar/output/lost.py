@@ -30,6 +30,7 @@ class _Series:
     comes: bool = False  # whether it occurred in this generation
     before: bool = False  # whether it occurred in an earlier one
     falls: bool = False
+    ended: bool = False  # whether a hook reported the last step of a training: what follows is another one
 
 
 class LostWorkCounter:
@@ -68,8 +69,9 @@ class LostWorkCounter:
             return  # the same kind of line, but another counter
         if series.comes:
             self._goes_on(series, given)
-        elif series.before and not series.falls:
+        elif series.before and not series.falls and not series.ended:
             self._compare(series, given, report)
+        series.ended = report.by_hook and report.step is not None and report.step == report.total
         series.last, series.epoch, series.comes = given, report.epoch or 0.0, True
 
     def _goes_on(self, series: _Series, given: float) -> None:

@@ -262,6 +262,9 @@ NAMED: dict[str, dict[str, list[str]]] = {
             "unit/hooks/test_elastic.py::test_what_is_in_no_variable_of_the_loop_begins_anew",
             REHEARSED,
         ],
+        "memory that no array shows": [
+            "unit/hooks/test_not_given.py::test_memory_that_changes_and_that_nothing_keeps_is_named_and_never_announced"
+        ],
         "a list that the loop changes": [
             NOT_KEPT,
             "unit/hooks/test_large_variables.py::test_one_that_has_no_name_is_named_and_does_not_end_by_a_stop",

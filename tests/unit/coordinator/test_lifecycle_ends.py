@@ -166,6 +166,39 @@ def test_what_has_not_shown_that_it_resumes_fails_and_is_not_held() -> None:
     assert written(world(started_again(elastic=None), beat, mine("a", "b")), "failed")
 
 
+LEFT = msgspec.structs.replace(
+    seen("exited", 2, exit_code=0, exit_at=60.0, output_tail="another one runs already\n"),
+    progress=Progress(10, total_iterations=100),
+)
+
+
+def test_a_command_that_ends_before_it_comes_to_its_unfinished_training_is_held_and_not_completed() -> None:
+    """It finds its own lock, which a kill has left, and exits with 0."""
+    known: dict[str, Any] = {"elastic": None, "resumes": "hook"}
+    assert written(world(started_again(retries=0, **known), LEFT, mine("a", "b")), "restart")["retries"] == 1
+    held = written(world(started_again(**known), LEFT, mine("a", "b")), "hold")["held"]
+    assert held == "the training process ended with exit code 0: another one runs already"
+
+
+@pytest.mark.parametrize(
+    ("known", "changes"),
+    [
+        ({"resumes": "checkpoint"}, {}),
+        ({}, {"hook": True}),
+        ({}, {"progress": Progress(100, total_iterations=100)}),
+        ({}, {"progress": Progress(10)}),
+        ({}, {"progress": Progress(11, first_step_at=51.0, total_iterations=100)}),
+        ({}, {"checkpoint": Checkpoint("g2-s10", 10, 2)}),
+    ],
+    ids=["saves by itself", "resumed", "done", "of unknown length", "stepped", "saved once more"],
+)
+def test_a_command_that_has_resumed_its_training_or_has_none_left_is_completed(
+    known: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    of = started_again(**{"elastic": None, "resumes": "hook", **known})
+    assert written(world(of, msgspec.structs.replace(LEFT, **changes), mine("a", "b")), "completed")
+
+
 def test_a_launch_that_fails_again_and_again_holds_a_job_that_has_trained() -> None:
     again = job(s.INITIALIZING, "a", op=start_of("a", generation=2), up=None, launch=2, retries=3, iters_done=10)
     changes = written(world(again, None, mine("a"), launch_failure="no such image"), "hold")

@@ -82,6 +82,9 @@ fit(rows.batch(4), run_eagerly=True)
 fit(rows.batch(4), layers=[Noise()])
 fit(rows.batch(4), layers=[On("GPU:0"), On("GPU:1")])
 fit(rows.batch(4), strategy=tf.distribute.MultiWorkerMirroredStrategy())
+os.environ["OMPI_COMM_WORLD_SIZE"] = "2"  # as under mpirun or horovodrun
+fit(rows.batch(4))
+del os.environ["OMPI_COMM_WORLD_SIZE"]
 servers = {kind: [f"127.0.0.1:{free_port()}"] for kind in ("worker", "ps")}
 cluster = tf.train.ClusterSpec(servers)
 running = [tf.distribute.Server(cluster, kind, 0, protocol="grpc") for kind in servers]

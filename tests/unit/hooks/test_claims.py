@@ -109,17 +109,22 @@ for rate in (0.1, 0.01, 0.001):
 )
 
 
-def run(folder: Path, generation: int, command: str, stop: str = "", **more: str) -> int:
-    """Run a job as the shim does; return its exit status."""
+def ended(folder: Path, generation: int, command: str, stop: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a job as the shim does, to its end."""
     folder.mkdir(exist_ok=True)
     env = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(STARTUP), "STOP": stop,
         "RESHAPE_JOB_ID": "sweep", "RESHAPE_CHECKPOINTS": str(folder / "saved"), "RESHAPE_MTBF_S": "0",
         "RESHAPE_GENERATION": str(generation), "RESHAPE_ANNOUNCE": str(folder / "announce"), **more,
     }  # fmt: skip
-    ended = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert "reshape:" not in ended.stderr, ended.stderr
-    return ended.returncode
+    return subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def run(folder: Path, generation: int, command: str, stop: str = "", **more: str) -> int:
+    """Run a job as the shim does, which is told nothing; return its exit status."""
+    job = ended(folder, generation, command, stop, **more)
+    assert "reshape:" not in job.stderr, job.stderr
+    return job.returncode
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -405,6 +410,27 @@ def test_the_same_command_twice_trains_twice_and_not_again_after_a_restart(tmp_p
     assert trained() == [4, 4]
 
 
+TABLE = """
+train(sys.argv[1])
+with open("table", "a") as table:
+    table.write(sys.argv[1] + "\\n")
+"""
+
+
+def test_a_training_of_a_sweep_that_adds_its_row_again_after_a_restart_says_so(tmp_path: Path) -> None:
+    """The row is not taken back: others have written below it."""
+    (tmp_path / "train.py").write_text(TRAIN + TABLE)
+    command = "set -e; for rate in 0.1 0.01; do python train.py $rate; done"
+    assert run(tmp_path, 1, command, "0.01 2") == 143
+    again = ended(tmp_path, 2, command)
+    assert again.returncode == 0
+    assert (tmp_path / "table").read_text().split() == ["0.1", "0.1", "0.01"]
+    assert [line for line in again.stderr.splitlines() if line.startswith("reshape:")] == [
+        f"reshape: {tmp_path}/table may get rows a second time, because this training had ended before this start, and "
+        "what the script does after it is done again: let it look first whether they are there"
+    ]
+
+
 SIDE_BY_SIDE = (
     TRAIN
     + """
@@ -514,11 +540,27 @@ def known(number: int, state: str = claims.RUNS, **other: Any) -> dict[str, Any]
     return {**ONE, "number": number, "state": state, "generation": 1, **other}
 
 
+def on_port(port: str) -> dict[str, Any]:
+    """What tells a process whose launcher has drawn this port."""
+    words = ["train.py", "--master-port", port, f"--port={port}", f"tcp://127.0.0.1:{port}", f"localhost:{port}"]
+    return {"process": words}
+
+
 CHOICES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int | None]] = {
     "the first of equal ones": (ONE, [known(1), known(2)], 1),
     "the weights break a tie": ({**ONE, "weights": 2}, [known(1, weights=1), known(2, weights=2)], 2),
     "another turn of the loop": ({**ONE, "loops": {"0 lr": "1"}}, [known(1, loops={"0 lr": "2"})], None),
     "another process": ({**ONE, "process": ["b.py"]}, [known(1)], None),
+    "another port": ({**ONE, **on_port("40111")}, [known(1, **on_port("29500"))], 1),
+    "the same port": (
+        {**ONE, **on_port("40111")}, [known(1, **on_port("29500")), known(2, **on_port("40111"))], 2,
+    ),
+    "another number that is no port": (
+        {**ONE, "process": ["train.py", "--report", "64"]}, [known(1, process=["train.py", "--report", "32"])], None,
+    ),
+    "another range": (
+        {**ONE, "process": ["train.py", "rows=0:2000"]}, [known(1, process=["train.py", "rows=0:1000"])], None,
+    ),
     "other parameters": ({**ONE, "trained": "u"}, [known(1)], None),
     "another rate": ({**ONE, "settings": {"lr": "0.2"}}, [known(1)], None),
     "a rate that follows the GPUs": ({**ONE, "settings": {"lr": "0.2"}, "gpus": "2"}, [known(1)], 1),

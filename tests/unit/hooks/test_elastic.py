@@ -695,6 +695,21 @@ def test_a_script_that_handles_sigterm_itself_is_refused(tmp_path: Path) -> None
     assert "Elastic cannot make this training elastic, because it has a handler for SIGTERM of its own" in ended.stderr
 
 
+@pytest.mark.parametrize("size", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"])
+def test_one_of_several_processes_that_have_not_met_is_refused_also_without_pytorch(tmp_path: Path, size: str) -> None:
+    """They would stop at different steps, and those that wait for another one would end without having saved."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('torch')")
+    paths = os.pathsep.join([str(STARTUP), str(tmp_path)])
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    argv = [sys.executable, "-c", "import reshape_hooks\nreshape_hooks.Elastic()"]
+    ended = subprocess.run(argv, env={**env, size: "2"}, capture_output=True, text=True, check=False)
+    said = "Elastic cannot make this training elastic, because its processes have not met yet"
+    assert said in ended.stderr
+    assert ended.returncode == 1
+    alone = subprocess.run(argv, env={**env, size: "1"}, capture_output=True, text=True, check=False)
+    assert (alone.stderr, alone.returncode) == ("", 0)
+
+
 OWN_CLASSES = """
 import collections
 class Log(list):

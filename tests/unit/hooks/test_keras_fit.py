@@ -268,6 +268,7 @@ def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_pat
         "its training step has a state that cannot be saved (RandomUniform)",
         "its layers are split among GPU:0, GPU:1, and may not run on another number of them",
         "it trains under MultiWorkerMirroredStrategy",
+        "it trains in several processes; a loop that stops them together is in examples/keras_gang.py",
         "it trains under ParameterServerStrategy",
         "its tf.data pipeline changes variables",
         "its PyDataset is read by other processes",

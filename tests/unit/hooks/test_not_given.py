@@ -158,6 +158,61 @@ LOST_BY_OTHER_ADVICE = {
         "empty it in each",
     ),
 }
+WITH_MEMORY = """
+import ctypes, mmap, sqlite3, tempfile
+from multiprocessing import shared_memory
+import numpy
+class Counts(ctypes.Structure):
+    _fields_ = [("steps", ctypes.c_int64)]
+folder = tempfile.TemporaryDirectory()
+file = open(folder.name + "/bytes", "w+b")
+file.truncate(64)
+counts, numbers, number_of_c, alone = Counts(), (ctypes.c_int64 * 4)(), ctypes.c_double(0), mmap.mmap(-1, 64)
+mapped, copied = mmap.mmap(file.fileno(), 64), mmap.mmap(file.fileno(), 64, access=mmap.ACCESS_COPY)
+array_of_file, copy_of_file = (numpy.memmap(file.name, mode=mode, dtype="u1") for mode in ("r+", "c"))
+shared, viewed = (shared_memory.SharedMemory(create=True, size=64) for _ in range(2))
+view, seen = numpy.ndarray((8,), "i8", viewed.buf), (ctypes.c_int64 * 4)()
+of_c = numpy.frombuffer(seen, "i8")
+rows, in_memory = sqlite3.connect(folder.name + "/rows"), sqlite3.connect(":memory:")
+for one in (rows, in_memory):
+    one.execute("CREATE TABLE rows (step)")
+    one.commit()
+state = reshape_hooks.Elastic(given=given)
+for epoch in state.epochs(3):
+    for number in state.batches([1, 2, 3]):
+        given.step()
+        {}
+print(given.numbers, counts.steps, numbers[0], alone[0], shared.buf[0])
+del view
+for one in (shared, viewed):
+    one.close()
+    one.unlink()
+"""
+IN_AN_ARRAY = "keep its numbers in an array or a dictionary that Elastic is given, or in a file"
+COMMIT = "commit in each step, to a data base in a file"
+LOST_MEMORY = {
+    "a structure of C": ("counts.steps += 1", "counts (Counts)", IN_AN_ARRAY),
+    "numbers of C": ("numbers[0] += 1", "numbers (c_long_Array_4)", IN_AN_ARRAY),
+    "a number of C": ("number_of_c.value += 1", "number_of_c (c_double)", IN_AN_ARRAY),
+    "a mapping without a file": ("alone[0] += 1", "alone (mmap)", IN_AN_ARRAY),
+    "a copy of a mapped file": ("copied[0] = number", "copied (mmap)", IN_AN_ARRAY),
+    "an array in a copy of a mapped file": ("copy_of_file[0] += 1", "copy_of_file (memmap)", IN_AN_ARRAY),
+    "shared memory": ("shared.buf[0] += 1", "shared (SharedMemory)", IN_AN_ARRAY),
+    "rows that are not committed": ("rows.execute('INSERT INTO rows VALUES (1)')", "rows (Connection)", COMMIT),
+    "a data base in memory": (
+        "in_memory.execute('INSERT INTO rows VALUES (1)'); in_memory.commit()",
+        "in_memory (Connection)",
+        COMMIT,
+    ),
+}
+KEPT_MEMORY = {
+    "what does not change": "assert not (counts.steps or numbers[0] or alone[0] or copied[0] or shared.buf[0])",
+    "what goes to a file": "mapped[0] = number; array_of_file[1] = number",
+    "what an array shows": "view[0] += 1; of_c[0] += 1; assert viewed and seen",
+    "rows that are committed": "rows.execute('INSERT INTO rows VALUES (1)'); rows.commit()",
+    "what is read": "assert not in_memory.execute('SELECT * FROM rows').fetchall()",
+    "what each step makes": "made = Counts(); made.steps += 1",
+}
 LOST = {
     "a variable": ("other.step()", "other (Part)"),
     "within an object": ("agent.inner['all'][0].step()", "agent.inner['all'][0] (Part)"),
@@ -253,5 +308,22 @@ def test_an_object_that_is_too_large_to_be_compared_keeps_its_gpus(tmp_path: Pat
 @pytest.mark.parametrize("change", KEPT_OF_LIBRARIES.values(), ids=KEPT_OF_LIBRARIES)
 def test_an_object_of_a_library_that_stays_or_is_kept_is_no_reason_to_keep_gpus(change: str, tmp_path: Path) -> None:
     _, told = ended(tmp_path, change, WITH_A_LIBRARY)
+    assert not told
+    assert (tmp_path / "announce").read_text().startswith("SIGUSR1")
+
+
+@pytest.mark.parametrize(("change", "name", "advice"), LOST_MEMORY.values(), ids=LOST_MEMORY)
+def test_memory_that_changes_and_that_nothing_keeps_is_named_and_never_announced(
+    change: str, name: str, advice: str, tmp_path: Path
+) -> None:
+    printed, told = ended(tmp_path, change, WITH_MEMORY)
+    assert f"{name} changes during training, and a restart would reset it: {advice}" in told
+    assert "[9]" in printed.splitlines()[-1], "it trains to its end"
+    assert not [line for line in (tmp_path / "announce").read_text().splitlines() if line.startswith("SIGUSR1")]
+
+
+@pytest.mark.parametrize("change", KEPT_MEMORY.values(), ids=KEPT_MEMORY)
+def test_memory_that_a_file_or_an_array_keeps_is_no_reason_to_keep_gpus(change: str, tmp_path: Path) -> None:
+    _, told = ended(tmp_path, change, WITH_MEMORY)
     assert not told
     assert (tmp_path / "announce").read_text().startswith("SIGUSR1")

@@ -136,6 +136,12 @@ def test_what_a_script_prints_beside_the_reports_of_its_hook_is_no_lost_work(fak
     assert lost([fake, *by_hook(1, 50), fake], [fake, *by_hook(41, 60)]) == Lost(iterations=10, generation=2)
 
 
+def test_the_next_training_of_a_sweep_that_was_stopped_between_two_is_not_the_first_one_done_again() -> None:
+    assert not (lost(by_hook(991, 1000), by_hook(1, 20)) or Lost()).iterations
+    assert lost(by_hook(991, 999), by_hook(990, 995)) == Lost(iterations=10, generation=2)
+    assert lost(by_hook(991, 1000), by_hook(1, 20), by_hook(11, 12)) == Lost(iterations=10, generation=3)
+
+
 def test_a_loss_that_printed_lines_told_is_none_once_a_hook_reports() -> None:
     assert lost(["step=7"], ["step=7", *by_hook(8, 9)]) is None
 
