@@ -312,12 +312,12 @@ def test_who_holds_the_output_of_a_command_that_has_ended_holds_up_nobody(
         "import subprocess, sys\n"
         "child = subprocess.Popen(['/bin/sleep', '600'], start_new_session=True)\n"
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
-        "sys.exit('no')"
+        "sys.exit(3)"  # without a word: all that could be read is the child's
     )
     platform, doc = ground.platform(), doc_of()
     platform.launch(doc)
     try:
-        assert eventually(lambda: platform.failure(doc)) == "its shim did not start: no"
+        assert eventually(lambda: platform.failure(doc)) == "its shim did not start: the command ended with 3"
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
