@@ -43,10 +43,10 @@ HOOKS = "from reshape_hooks import plain; print(plain.StopFlag)"
 TRIALS = {
     "volcano_reshape": (
         Trial(("reshape", "--help"), r"(?s)Usage: reshape .*submit"),
-        Trial(("reshape", "doctor"), r"missing +.*Ansible", 1),
-        Trial(
-            ("reshape", "up", "--gpus", "1xV100", "--port", "0"), r"started by Ansible.*pip install '.\[launch\]'", 1
-        ),
+        Trial(("reshape", "doctor"), r"well +No other distribution hides"),
+        Trial(("reshape", "up", "--detach", "--gpus", "1xV100", "--port", "0"), r"http://127\.0\.0\.1:\d+"),
+        Trial(("reshape", "submit", "--wait", "--", "true"), r"completed"),
+        Trial(("reshape", "down"), r""),
         Trial(("reshape", "paper", "case-study"), r"It comes with reshape-papers, which is not installed: run `pip", 1),
         Trial(("python", "-c", CLIENT), r"Client"),
     ),

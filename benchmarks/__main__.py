@@ -24,7 +24,7 @@ NAMES = {
     "scale": "what heartbeats, turns of the loop and looks at a job cost by the number of jobs, and the past",
     "cluster_size": "a turn of the launcher beside 5,000 nodes and 100,000 pods of others, beside one plain count",
     "extender": "what a session of Volcano's scheduler waits for us, beside a bare handler that parses the same",
-    "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
+    "launches": "what a launch costs: the command, and jobs submitted at once, beside plain ansible-playbook",
     "checkpoints": "R3: a checkpoint saved, verified and loaded, beside the same with SHA-256 and a read for each",
     "simulate": "the simulator: workload S on 20 seeds under 3 policies, and 10,000 jobs of a Philly trace",
     "sharing": "rights among users beside none: the longest wait of a user beside a busy one, simulated",

@@ -31,7 +31,7 @@ from coordinator.stores.bootstrap import FoundGpu, register_gpus
 from coordinator.stores.elector import Elector, Holder
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
-from reshape import __version__, shipped
+from reshape import __version__
 
 GPU_TYPE = "V100"
 WITHIN_S = 180.0  # for anything that is waited for; only a fault takes so long
@@ -114,7 +114,7 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        platform = LocalPlatform(folder, url, master_key, shipped.folder("playbooks"), LocalSettings())
+        platform = LocalPlatform(folder, url, master_key, LocalSettings())
         # A reshape a second ago must not keep the next one from being measured.
         cluster = Cluster(store, platform, config, Settings(cooldown_factor=0.0), master_key)
         with serving(make_server(make_app(cluster.api, secrets.token_hex(16))), [listener]):

@@ -1,8 +1,8 @@
-"""What a launch costs: a playbook beside a plain run of ansible-playbook, and jobs submitted at once beside such runs.
+"""What a launch costs: the launcher's command beside the playbook that runs it, and jobs submitted at once beside such.
 
-Both sides play the playbook of a launch with a shim that does nothing, as many at a time as the launcher does. Then
-real jobs are submitted at once to the real coordinator, until the sidecar of each has reported: that holds decisions,
-playbooks, and the starts of shims and sidecars.
+Both sides end a launch of which nothing runs, as many at a time as the launcher does. Then real jobs are submitted at
+once to the real coordinator, until the sidecar of each has reported: that holds decisions, commands, and the starts of
+shims and sidecars.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,19 +21,19 @@ from typing import NamedTuple
 from benchmarks.cluster import running
 from benchmarks.result import Result, Row, WrongAnswer
 from coordinator.stores.opening import open_store
-from launcher import playbook
-from launcher.playbook_queue import AT_ONCE
+from launcher import playbook, shim_command
+from launcher.launch_queue import AT_ONCE
 from reshape import shipped
 from sidecar.shim import LIBC, PR_SET_CHILD_SUBREAPER
 
 JOBS, PLAYS, TINY = 100, 20, 2
-GOAL_S, GOAL_WHOLE_S = 0.5, 40.0  # of one core, for a playbook; until all sidecars have reported
+GOAL_S, GOAL_WHOLE_S = 0.5, 40.0  # of one core, for a command; until all sidecars have reported
 COMMAND = ["sh", "-c", "echo step=1 total=1"]
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """Of one playbook or job, in seconds."""
+    """Of one command, playbook or job, in seconds."""
 
     wall: float
     cpu: float
@@ -43,47 +42,41 @@ class Cost(NamedTuple):
 def run(options: argparse.Namespace) -> Result:
     jobs, plays = (TINY, TINY) if options.tiny else (JOBS, PLAYS)
     with tempfile.TemporaryDirectory(prefix="bench-launches-") as name:
-        folder, play = Path(name), shipped.folder("playbooks") / "launch_local.yml"
-        (shim := folder / "shim.py").touch()
-        values = {"python": sys.executable, "shim": str(shim), "folder": str(folder)}
-        _ours(play, folder, values, 0)  # loads Ansible, once for all that follow
-        ours = _cost(lambda number: _ours(play, folder, values, number), plays)
-        theirs = _cost(lambda _: _theirs(play, folder, values), plays)
+        folder = Path(name)
+        ended = folder / "ended-l1"
+        ended.mkdir()
+        ours = _cost(lambda _: shim_command.run("remove", ended), plays)
+        theirs = _cost(lambda _: _play_by_hand(ended), plays)
         whole = _submitted(folder, jobs)
     plain_s, whole_s = theirs.wall * jobs, whole.wall * jobs
     return Result(
-        "launches", "issue 15", "what a launch costs", "ansible-playbook", {"jobs": jobs, "playbooks": plays},
+        "launches", "issue 15", "what a launch costs", "ansible-playbook", {"jobs": jobs, "commands": plays},
         rows=[
-            Row("processor time of a playbook", ours.cpu, theirs.cpu, ours.cpu / theirs.cpu, "s", GOAL_S / theirs.cpu),
-            Row(f"{jobs} playbooks, {AT_ONCE} at a time", ours.wall * jobs, plain_s, ours.wall / theirs.wall, "s"),
+            Row("processor time of a command", ours.cpu, theirs.cpu, ours.cpu / theirs.cpu, "s", GOAL_S / theirs.cpu),
+            Row(f"{jobs} commands, {AT_ONCE} at a time", ours.wall * jobs, plain_s, ours.wall / theirs.wall, "s"),
             Row(
                 f"{jobs} jobs until all sidecars report", whole_s, plain_s, whole_s / plain_s, "s",
                 GOAL_WHOLE_S / plain_s,
             ),
             Row("processor time of one of these jobs", whole.cpu, theirs.cpu, whole.cpu / theirs.cpu, "s"),
         ],
-        notes=[f"{plays} playbooks were played. Beside the jobs stand plain ones alone, without shims and sidecars."],
+        notes=[f"{plays} commands were run. Beside the jobs stand playbooks alone, without shims and sidecars."],
     )  # fmt: skip
 
 
-def _cost(play: Callable[[int], None], plays: int) -> Cost:
+def _cost(end_launch: Callable[[int], None], plays: int) -> Cost:
     began, busy = time.monotonic(), _cpu_s()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(play, range(plays)))
+        list(pool.map(end_launch, range(plays)))
     return Cost((time.monotonic() - began) / plays, (_cpu_s() - busy) / plays)
 
 
-def _ours(play: Path, folder: Path, values: dict[str, str], number: int) -> None:
-    place = folder / str(number)
-    place.mkdir(exist_ok=True)
-    playbook.run(play, place, values, timeout_s=600.0)
-
-
-def _theirs(play: Path, folder: Path, values: dict[str, str]) -> None:
+def _play_by_hand(launch: Path) -> None:
+    """End a launch as an operator does, by the playbook that runs the launcher's command."""
     program = shutil.which("ansible-playbook", path=playbook.search_path())
-    words = [word for name, value in values.items() for word in ("-e", f"{name}={value}")]
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(folder / "home")}
-    command = [str(program), "-i", "localhost,", *words, str(play)]
+    play = shipped.folder("playbooks") / "remove_local.yml"
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(launch.parent / "home")}
+    command = [str(program), "-i", "localhost,", "-e", f"folder={launch}", str(play)]
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

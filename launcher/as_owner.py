@@ -1,9 +1,10 @@
 """Becomes one user of this machine for good, then runs a program in place of itself.
 
 `as_owner.py UID GROUP PROGRAM ...`: GROUP is the file by which it enters a control group that its user cannot leave;
-empty for none. The playbooks of a shared machine start and end shims by it. Promises: the program has that user's uid,
-gid and groups and no right of root left, or it is not run: each step is checked, and one that fails ends this with a
-sentence. Standard library only, as it runs with `-I -S`; it opens no file of the user and reads nothing of the user's.
+empty for none. `shim_command.py` starts and ends the shims of a shared machine by it. Promises: the program has that
+user's uid, gid and groups and no right of root left, or it is not run: each step is checked, and one that fails ends
+this with a sentence. Standard library only, as it runs with `-I -S`; it opens no file of the user and reads nothing of
+the user's.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Promises: a process of the launch, and whatever it starts, is in the group until it ends: its user has no right to move
 it out. So the group tells whether anything is left, and ends it, whatever its processes do. Where the kernel has none,
-marks alone tell (`sidecar/leftovers.py`). Called by `local.py`.
+marks alone tell (`sidecar/leftovers.py`). Called by `local.py` and `shim_command.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 from pathlib import Path
 
 from sidecar.device_filter import Unable, own_group
+
+FACTS = "launches"  # in the state folder of a shared machine, for root alone: what is known of each launch
 
 log = logging.getLogger(__name__)
 
@@ -50,3 +52,13 @@ class LaunchGroup:
             return False
         self._note.unlink(missing_ok=True)
         return True
+
+
+def is_shared(launch: Path) -> bool:
+    """Return whether the folder of this launch belongs to a shared machine's state."""
+    return (launch.parent.parent / FACTS).is_dir()
+
+
+def group_of(launch: Path) -> LaunchGroup:
+    """Return the group of the launch in this folder of a shared machine."""
+    return LaunchGroup(launch.parent.parent / FACTS / f"{launch.name}.group")

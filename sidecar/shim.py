@@ -4,7 +4,7 @@ Promises: the trainer runs only under the newest generation commanded, on the GP
 once the shim reports `exited`, none of its processes is left. If the shim dies, the kernel kills the trainer; the next
 shim, or `--end` on the folder, kills the trainer's children.
 
-Started by the launch playbook, or as a container's first process (`pod` in launch.json): it then exits with the
+Started by `launcher/shim_command.py`, or as a container's first process (`pod` in launch.json): it then exits with the
 trainer's exit status, and a restarted container resumes where it was. The sidecar commands it over a Unix socket, on
 which it writes `sidecar.protocol.ShimStatus`. Runs in the user's image as `python3 -I -S shim.py`: standard library
 only, Python 3.8. One thread; times are CLOCK_BOOTTIME.
@@ -1117,7 +1117,8 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
     vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="", group="")
     launch.gpus, launch.gpu_major, launch.gpu_minors, launch.unfiltered = "", 0, {}, "it was not asked for"
-    with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
+    wanted = os.path.join(here, keys, "launch.json")
+    with open(wanted, encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     with contextlib.suppress(OSError), open(launch.group, "w") as file:  # empty: there is none
         file.write(str(os.getpid()))  # everything it starts shares the cores of its emulated node
@@ -1129,6 +1130,8 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     if lock is None:
         print("already running")  # noqa: T201
         return 0
+    if not os.path.exists(wanted):  # whoever removes the launch deletes it first, then looks at the lock
+        raise Refused("the launch was removed before its shim had the lock")
     os.makedirs(os.path.dirname(launch.output), exist_ok=True)  # in a pod below the checkpoints
     listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o111 if launch.pod else 0o177)
     listener.bind("shim.sock")  # without its folder, which could exceed a socket's 108 bytes

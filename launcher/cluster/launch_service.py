@@ -55,8 +55,8 @@ from launcher.cluster.pods.log_reader import LogReaders
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.cluster.pods.resize import PodResizer
 from launcher.cluster.registry import ImageCommands
+from launcher.launch_queue import Cancelled, LaunchQueue, Verb
 from launcher.names import JOB, JOB_ID, job_name
-from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 from sidecar.startup import log_format
 
 TABLE = "launches"
@@ -107,7 +107,7 @@ class LaunchService:
         self.metrics = LauncherMetrics(
             lambda: elector.leads, lambda: sum(not informer.in_step for informer in self._informers)
         )
-        self._runs = PlaybookQueue(self._carry_out, self.metrics.playbook)
+        self._runs = LaunchQueue(self._carry_out, self.metrics.playbook)
         self._states = LaunchStates(store, cluster, clock, settings.namespace, self.patience_s, self._runs.under_way)
         self._kept = KeptRecords(store, cluster, master_key)
         self._compared = False  # whether the store was compared with what runs since this launcher acts

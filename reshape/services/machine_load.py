@@ -1,6 +1,6 @@
 """Watches what other processes of the machine use on which `reshape up` runs: no job can have that.
 
-Promise: the coordinator, its playbooks and all that launches have started count as ours, whatever they use. Called by
+Promise: the coordinator and all that launches have started count as ours, whatever they use. Called by
 `up`, in a thread of its own; not for emulated nodes, whose cores are not the machine's.
 """
 

@@ -43,10 +43,9 @@ from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
 from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.opening import SQLITE, open_store
-from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
-from reshape import __version__, shipped
+from reshape import __version__
 from reshape.client.connection import user_name, users_socket
 from reshape.services import process_log
 from reshape.services.detached import STOPS_S
@@ -107,8 +106,6 @@ def run(
         if sentence := problem_of_own_code():
             click.echo(f"Warning: {sentence}", err=True)
     state = state.expanduser().absolute()
-    if not playbook.installed():
-        raise Rejected(f"`reshape up` cannot start: {playbook.NOT_INSTALLED}.")
     found = inventory(gpus, nodes)
     store = _absolute(store or "")
     config, settings = _settings(policy, state)
@@ -216,7 +213,7 @@ def _build(
         operator_token=None if shared else address.token,
         shared=shared,
     )
-    platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
+    platform = LocalPlatform(state, address.url, master_key, local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
     coordinator = Coordinator(
         store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint(),

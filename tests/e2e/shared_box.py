@@ -110,7 +110,7 @@ class Box:
         return {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "RESHAPE_SOCKET": str(self.socket), "LC_ALL": "C.UTF-8"}
 
     def start(self) -> None:
-        command = [self.python, "-P", "-m", "tests.fakes.quick_plays", "--state", str(self.state), "up", "--shared"]
+        command = [self.python, "-P", "-m", "reshape", "--state", str(self.state), "up", "--shared"]
         given = SHORT | self.environment() | self.settings | {"RESHAPE_COOLDOWN_FACTOR": "0"}
         with (self.folder / "up.log").open("ab") as log:
             self.process = subprocess.Popen(

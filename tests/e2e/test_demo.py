@@ -162,7 +162,7 @@ def slower_than_measured_s(result: View) -> float:
 
 @pytest.mark.deep
 def test_the_predictions_come_within_ten_percent_of_what_was_measured(numpy: Demo) -> None:
-    """Beyond what launches and removals took longer in one run than in the other: other programs slow Ansible down."""
+    """Beyond what launches and removals took longer in one run than in the other: other programs slow them down."""
     ours = numpy.overheads("sidecar")
     for name, base in numpy.result["baselines"].items():
         theirs = numpy.overheads(name)

@@ -1,9 +1,8 @@
-"""Launches on this machine: real playbooks through ansible-runner, the real shim, real processes."""
+"""Launches on this machine: the real command, the real shim, real processes."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import fcntl
 import json
 import os
 import signal
@@ -11,17 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from coordinator.errors import Fatal, Rejected, Transient
-from launcher import playbook
+from launcher import shim_command
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from sidecar.protocol import launch_key
@@ -29,19 +24,10 @@ from sidecar.resources.limits import ControlGroup
 from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAYBOOKS = ROOT / "playbooks"
+SHIM = ROOT / "sidecar" / "shim.py"
 MASTER = b"master key of the tests"
 CANARY = "canary-5b1c"
 TRAINER = "import os, time; print('env', dict(os.environ), flush=True); time.sleep(600)"
-PLAY = """\
-- hosts: localhost
-  connection: local
-  gather_facts: false
-  tasks:
-    - name: {name}
-      ansible.builtin.command:
-        argv: {argv}
-"""
 
 
 def alive(pid: int) -> bool:
@@ -86,20 +72,15 @@ def ask(platform: LocalPlatform, doc: dict[str, Any], **request: Any) -> dict[st
     raise AssertionError("the shim closed the socket")
 
 
-def write_play(folder: Path, name: str, task: str, *argv: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(PLAY.format(name=task, argv=json.dumps(argv)))
-
-
 class Ground:
     """Platforms over one state folder; whatever they launched is ended afterwards."""
 
     def __init__(self, state: Path) -> None:
         self.state, self.made = state, []
 
-    def platform(self, playbooks: Path = PLAYBOOKS, **settings: Any) -> LocalPlatform:
+    def platform(self, **settings: Any) -> LocalPlatform:
         chosen = LocalSettings(**{"grace_s": 2.0, "kill_s": 1.0, **settings})
-        self.made.append(LocalPlatform(self.state, "http://127.0.0.1:9", MASTER, playbooks, chosen))
+        self.made.append(LocalPlatform(self.state, "http://127.0.0.1:9", MASTER, chosen))
         return self.made[-1]
 
     def clear(self) -> None:
@@ -107,7 +88,7 @@ class Ground:
             platform.stop_all(10)
         for pid in self.state.glob("jobs/*/shim.pid"):
             folder = pid.parent
-            command = [sys.executable, ROOT / "sidecar" / "shim.py", "--folder", folder, "--end"]
+            command = [sys.executable, SHIM, "--folder", folder, "--end"]
             subprocess.run(command, timeout=patient(30), check=False, capture_output=True)
 
 
@@ -147,7 +128,6 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     assert not token.exists()
     later.remove(doc)
     eventually(lambda: later.gone(doc))
-    assert list(folder.glob("ansible-*")) == []
 
 
 def test_removing_a_launch_whose_shim_was_killed_leaves_no_socket(ground: Ground) -> None:
@@ -193,21 +173,6 @@ def test_a_launch_whose_shim_was_killed_is_gone_only_once_what_its_script_starte
     assert not alive(child)
 
 
-@pytest.mark.parametrize(
-    ("module", "jump_s"), [("pexpect.expect", -40 * 86_400.0), ("ansible_runner.runner", 40 * 86_400.0)]
-)
-def test_a_clock_that_is_set_while_a_playbook_runs_fails_no_launch(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, jump_s: float
-) -> None:
-    """pexpect and ansible-runner, which wait for the playbook, count by the wall clock."""
-    jumps = chain(range(6), repeat(6))
-    clock = SimpleNamespace(time=lambda: time.time() + jump_s * next(jumps), sleep=time.sleep)
-    monkeypatch.setattr(importlib.import_module(module), "time", clock)
-    write_play(tmp_path / "plays", "slow.yml", "take a second", "sleep", "1")
-    playbook.run(tmp_path / "plays" / "slow.yml", tmp_path, {}, 30.0)
-    assert next(jumps) == 6, "it was set"
-
-
 def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of()
     shim = launched(platform, doc)
@@ -241,7 +206,8 @@ def test_a_trainer_sees_what_its_job_says_and_nothing_of_ours(ground: Ground, mo
     monkeypatch.setenv("RESHAPE_MASTER", CANARY)
     platform = ground.platform()
     doc = doc_of(env={"MINE": "{{ lookup('pipe', 'true') }}", "MONGODB_URI": "mine"}, dataset="/data")
-    launched(platform, doc)
+    shim = launched(platform, doc)
+    assert CANARY.encode() not in Path(f"/proc/{shim}/environ").read_bytes()
     asked = {"generation": 1, "command_id": "c1", "gpu_ids": ["GPU-0"], "checkpoint": "", "lease_deadline": 0}
     assert ask(platform, doc, do="start", **asked)["ok"]
     written = eventually(lambda: found if (found := platform.output(doc, 0, 100_000)[0]).endswith(b"\n") else b"")
@@ -252,7 +218,6 @@ def test_a_trainer_sees_what_its_job_says_and_nothing_of_ours(ground: Ground, mo
     ours_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     assert f"'PATH': {ours_first!r}" in text
     assert CANARY not in text
-    assert "ANSIBLE" not in text
     platform.stop_all(10)
     assert not [
         file for file in ground.state.rglob("*") if file.is_file() and CANARY in file.read_text("utf-8", "replace")
@@ -274,20 +239,6 @@ def test_output_is_read_in_pieces_and_from_the_start_of_a_new_file(ground: Groun
     assert offset == 3
 
 
-def test_a_failing_playbook_reaches_the_user_as_one_sentence(ground: Ground, tmp_path: Path) -> None:
-    write_play(
-        tmp_path / "plays", "launch_local.yml", "start the shim", "sh", "-c", "echo the disk is full >&2; exit 3"
-    )
-    platform, doc = ground.platform(tmp_path / "plays"), doc_of()
-    platform.launch(doc)
-    sentence = eventually(lambda: platform.failure(doc))
-    assert sentence == "task 'start the shim' failed: the disk is full"
-    assert platform.gone(doc)
-    platform.launch(doc)  # it has been heard: once more
-    assert platform.failure(doc) is None
-    assert eventually(lambda: platform.failure(doc)) == sentence
-
-
 def test_a_code_folder_without_its_full_path_is_said_so(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of(code="no/such/folder")
     platform.launch(doc)
@@ -297,99 +248,203 @@ def test_a_code_folder_without_its_full_path_is_said_so(ground: Ground) -> None:
     assert platform.gone(doc)
 
 
-def test_a_playbook_that_hangs_is_stopped_and_leaves_no_process(ground: Ground, tmp_path: Path) -> None:
-    write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
-    platform, doc = ground.platform(tmp_path / "plays", launch_timeout_s=3.0), doc_of()
-    platform.launch(doc)
-    assert eventually(lambda: platform.failure(doc)) == "its playbook took longer than 3 s and was stopped"
-    eventually(lambda: not running(str(platform.folders(doc).launch)))
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Let launches start this script in place of the shim."""
+
+    def write(code: str) -> Path:
+        script = tmp_path / "stand_in.py"
+        script.write_text(code)
+        monkeypatch.setattr(shim_command, "SHIM", script)
+        return script
+
+    return write
 
 
-def test_removing_does_not_wait_for_a_launch_that_hangs(ground: Ground, tmp_path: Path) -> None:
-    write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
-    platform, doc = ground.platform(tmp_path / "plays"), doc_of()
+HANGS = """
+import subprocess, sys, time
+subprocess.Popen(["/bin/sh", "-c", "sleep 517.25; exit", *sys.argv])
+time.sleep(517.25)
+"""
+
+
+def test_a_command_that_fails_reaches_the_user_as_one_sentence(ground: Ground, stand_in: Callable[[str], Path]) -> None:
+    stand_in("import sys; sys.exit('the disk is full')")
+    platform, doc = ground.platform(), doc_of()
     platform.launch(doc)
-    eventually(lambda: running(str(platform.folders(doc).launch)))
+    sentence = eventually(lambda: platform.failure(doc))
+    assert sentence == "its shim did not start: the disk is full"
+    assert platform.gone(doc)
+    platform.launch(doc)  # it has been heard: once more
+    assert platform.failure(doc) is None
+    assert eventually(lambda: platform.failure(doc)) == sentence
+
+
+def test_a_command_that_is_killed_is_said_so(ground: Ground, stand_in: Callable[[str], Path]) -> None:
+    stand_in("import os; os.kill(os.getpid(), 9)")
+    platform, doc = ground.platform(), doc_of()
+    platform.launch(doc)
+    assert eventually(lambda: platform.failure(doc)) == "its shim did not start: the command ended with -9"
+
+
+def test_a_command_that_cannot_begin_is_said_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_command.sys, "executable", "/no/such/python")
+    platform, doc = ground.platform(), doc_of()
+    platform.launch(doc)
+    assert eventually(lambda: platform.failure(doc)) == "its shim did not start: No such file or directory"
+
+
+@pytest.mark.parametrize("code", [HANGS, "while True: print('x' * 1000)"], ids=["hangs", "floods its output"])
+def test_a_command_that_does_not_end_is_stopped_and_leaves_no_process(
+    ground: Ground, stand_in: Callable[[str], Path], code: str
+) -> None:
+    stand_in(code)
+    platform, doc = ground.platform(launch_timeout_s=1.0), doc_of()
+    platform.launch(doc)
+    assert eventually(lambda: platform.failure(doc)) == "its shim did not start within 1 s"
+    assert not processes_of(platform.folders(doc).launch)
+
+
+def test_who_holds_the_output_of_a_command_that_has_ended_holds_up_nobody(
+    ground: Ground, stand_in: Callable[[str], Path], tmp_path: Path
+) -> None:
+    stand_in(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['/bin/sleep', '600'], start_new_session=True)\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "sys.exit(3)"  # without a word: all that could be read is the child's
+    )
+    platform, doc = ground.platform(), doc_of()
+    platform.launch(doc)
+    try:
+        assert eventually(lambda: platform.failure(doc)) == "its shim did not start: the command ended with 3"
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_removing_does_not_wait_for_a_launch_that_hangs(ground: Ground, stand_in: Callable[[str], Path]) -> None:
+    stand_in(HANGS)
+    platform, doc = ground.platform(), doc_of()
+    platform.launch(doc)
+    eventually(lambda: processes_of(platform.folders(doc).launch))
     assert not platform.gone(doc)
     platform.remove(doc)
     eventually(lambda: platform.gone(doc))
-    assert not running(str(platform.folders(doc).launch))
+    assert not processes_of(platform.folders(doc).launch)
 
 
-def test_closing_waits_for_playbooks_only_so_long(ground: Ground, tmp_path: Path) -> None:
-    write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
-    platform, doc = ground.platform(tmp_path / "plays"), doc_of()
+def test_closing_waits_for_commands_only_so_long(ground: Ground, stand_in: Callable[[str], Path]) -> None:
+    stand_in(HANGS)
+    platform, doc = ground.platform(), doc_of()
     platform.launch(doc)
-    eventually(lambda: running(str(platform.folders(doc).launch)))
+    eventually(lambda: processes_of(platform.folders(doc).launch))
     platform.stop_all(0.1)
-    assert not running(str(platform.folders(doc).launch))
+    assert not processes_of(platform.folders(doc).launch)
 
 
-def test_a_coordinator_killed_while_its_playbook_runs_leads_to_one_launch(ground: Ground, tmp_path: Path) -> None:
+LATE = """
+import os, sys, time
+while not os.path.exists({go!r}):
+    time.sleep(0.01)
+os.execv(sys.executable, [sys.executable, "-I", "-S", {shim!r}, *sys.argv[1:]])
+"""
+KILLED = """
+import sys, time
+from pathlib import Path
+from launcher import shim_command
+from launcher.local import LocalPlatform
+shim_command.SHIM = Path({late!r})
+platform = LocalPlatform(Path({state!r}), "http://127.0.0.1:9", {master!r})
+platform.launch({doc!r})
+time.sleep(600)
+"""
+
+
+class Orphan:
+    """The command of a coordinator that was killed meanwhile. It goes on once `go` is there."""
+
+    def __init__(self, ground: Ground, folder: Path, doc: dict[str, Any]) -> None:
+        self.platform = ground.platform()
+        self.launch, self.go = self.platform.folders(doc).launch, folder / "go"
+        late = folder / "late.py"
+        late.write_text(LATE.format(go=str(self.go), shim=str(SHIM)))
+        script = KILLED.format(late=str(late), state=str(ground.state), master=MASTER, doc=doc)
+        victim = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        try:
+            (self.pid,) = eventually(lambda: processes_of(self.launch))
+        finally:
+            victim.kill()
+            victim.wait()
+
+    def goes_on(self) -> None:
+        assert alive(self.pid)
+        self.go.touch()
+        eventually(lambda: not alive(self.pid))
+
+
+def test_a_coordinator_killed_while_its_command_runs_leads_to_one_launch(ground: Ground, tmp_path: Path) -> None:
     doc = doc_of()
-    script = (
-        "import json, pathlib, sys, time; from launcher.local import LocalPlatform\n"
-        f"p = LocalPlatform(pathlib.Path({str(ground.state)!r}), 'http://127.0.0.1:9', {MASTER!r}, "
-        f"pathlib.Path({str(PLAYBOOKS)!r}))\n"
-        f"p.launch({doc!r}); time.sleep(600)"
-    )
-    victim = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    platform = ground.platform()
-    try:
-        eventually(lambda: running(str(platform.folders(doc).launch)))
-    finally:
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-    shim = launched(platform, doc)
-    platform.stop_all(30)
-    assert running(str(platform.folders(doc).launch)) == []
-    assert shims_of(platform.folders(doc).launch) == [shim]
+    orphan = Orphan(ground, tmp_path, doc)
+    shim = launched(orphan.platform, doc)
+    orphan.goes_on()
+    assert shims_of(orphan.launch) == [shim]
 
 
-def test_a_folder_name_is_never_read_as_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "{{ lookup('pipe', 'touch canary') }} %s"
-    folder.mkdir()
-    write_play(tmp_path, "show.yml", "show", "{{ python }}", "-c", "import sys; sys.exit(sys.argv[1])", "{{ folder }}")
-    monkeypatch.setenv("MONGODB_URI", CANARY)
-    with pytest.raises(Transient) as failure:
-        playbook.run(tmp_path / "show.yml", folder, {"python": sys.executable, "folder": str(folder)}, 30)
-    assert str(failure.value) == f"task 'show' failed: {folder}"
-    assert not list(tmp_path.rglob("canary"))
-    kept = [file for file in (folder / "ansible-show").rglob("*") if file.is_file()]
-    assert kept  # for whoever looks into the failure
-    assert not [file for file in kept if CANARY in file.read_text(encoding="utf-8", errors="replace")]
-
-
-def test_a_playbook_that_cannot_run_is_fatal(tmp_path: Path) -> None:
-    (tmp_path / "broken.yml").write_text("- hosts: [\n  foo")
-    with pytest.raises(Fatal, match="YAML"):
-        playbook.run(tmp_path / "broken.yml", tmp_path, {}, 30)
-    with pytest.raises(Fatal, match=r"^there is no playbook "):
-        playbook.run(tmp_path / "none.yml", tmp_path, {}, 30)
-
-
-def test_a_missing_ansible_is_said_with_the_extra_that_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_of_a_killed_coordinator_starts_nothing_once_its_launch_is_removed(
+    ground: Ground, tmp_path: Path
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ansible" else found(name))
-    with pytest.raises(Fatal, match=r"\[launch\]"):
-        playbook.run(PLAYBOOKS / "launch_local.yml", tmp_path, {}, 30)
+    doc = doc_of()
+    orphan = Orphan(ground, tmp_path, doc)
+    orphan.platform.remove(doc)
+    eventually(lambda: orphan.platform.gone(doc))
+    orphan.goes_on()
+    assert processes_of(orphan.launch) == []
+    assert orphan.platform.gone(doc)
+
+
+def test_a_shim_that_gets_its_lock_only_after_its_launch_was_removed_ends(
+    ground: Ground, stand_in: Callable[[str], Path]
+) -> None:
+    stand_in("raise SystemExit('only the files are written')")
+    platform, doc = ground.platform(), doc_of()
+    platform.launch(doc)
+    eventually(lambda: platform.failure(doc))
+    launch = platform.folders(doc).launch
+    with (launch / "shim.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-I", "-S", SHIM, "--folder", launch, "--detach"]
+        late = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        eventually(lambda: any(file.readlink() == launch / "shim.lock" for file in open_files(late.pid)))
+        (launch / "launch.json").unlink()
+    _, said = late.communicate(timeout=patient(30))
+    assert late.returncode == 1 and "the launch was removed before its shim had the lock" in said
+    assert processes_of(launch) == []
 
 
 @pytest.mark.parametrize("name", ["$HOME", "{{ x }}", "{% x %}", "a\nb"])
-def test_a_state_folder_that_ansible_would_misread_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Rejected, match=r"choose one without .*\.$"):
-        LocalPlatform(tmp_path / name, "http://127.0.0.1:9", MASTER, PLAYBOOKS)
+def test_a_state_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    ground, doc = Ground(tmp_path / name), doc_of()
+    platform = ground.platform()
+    try:
+        shim = launched(platform, doc)
+        platform.remove(doc)
+        eventually(lambda: platform.gone(doc))
+        assert not alive(shim)
+    finally:
+        ground.clear()
 
 
-def running(mark: str) -> list[int]:
-    """Ansible's processes that work in a folder, by their environment."""
+def open_files(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
+def processes_of(launch: Path) -> list[int]:
+    """Each process that names the folder of a launch in its arguments."""
     found = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if f"AWX_ISOLATED_DATA_DIR={mark}".encode() in environ.read_bytes() and alive(int(environ.parent.name)):
-                found.append(int(environ.parent.name))
+            if str(launch).encode() in cmdline.read_bytes().split(b"\0") and alive(int(cmdline.parent.name)):
+                found.append(int(cmdline.parent.name))
         except OSError:
             continue
     return found

@@ -15,7 +15,8 @@ import pytest
 
 from coordinator.errors import Transient
 from launcher import playbook
-from tests.e2e.test_launcher import CANARY, ROOT, alive, running
+from tests.e2e.test_launcher import CANARY, ROOT, alive
+from tests.e2e.test_playbooks import running
 from tests.patience import eventually, patient
 
 PLAY = """\

@@ -17,8 +17,6 @@ from tests.e2e.up import ROOT, of_folder
 SHIPPED = (
     "reshape/_playbooks/launch_local.yml",
     "reshape/_playbooks/remove_local.yml",
-    "reshape/_playbooks/launch_shared.yml",
-    "reshape/_playbooks/remove_shared.yml",
     "reshape/_playbooks/launch.yml",
     "reshape/_playbooks/remove.yml",
     "reshape/_playbooks/containerize.yml",

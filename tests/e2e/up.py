@@ -76,20 +76,19 @@ class Up(GpuLog):
         state: Path,
         gpus: str | Sequence[str],
         store: str | None = None,
-        ansible: bool = False,
-        program: str = "",
+        program: str = "reshape",
         **times: str,
     ) -> None:
         """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2; none: those of NVML.
 
-        `ansible`: launch by it, not by its stand-in. `program`: the module that stands for `reshape`.
+        `program`: the module that stands for `reshape`.
         """  # fmt: skip
         super().__init__(state.with_name(state.name + "-locks"))
         self.state, self.locks = state, self.folder
         has = ["--gpus", gpus] if isinstance(gpus, str) else [word for node in gpus for word in ("--node", node)]
         self._arguments = [*has, *(["--store", store] if store else [])]
         self._times = SHORT | times
-        self._program = program or ("reshape" if ansible else "tests.fakes.quick_plays")
+        self._program = program
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, failpoint: str | None = None) -> Client:
@@ -176,11 +175,9 @@ class Up(GpuLog):
 
 
 @contextlib.contextmanager
-def running(
-    state: Path, gpus: str | Sequence[str], store: str | None = None, ansible: bool = False, **times: str
-) -> Iterator[Up]:
+def running(state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> Iterator[Up]:
     """A started `Up`, and nothing of it afterwards."""
-    up = Up(state, gpus, store, ansible, **times)
+    up = Up(state, gpus, store, **times)
     try:
         up.start()
         yield up

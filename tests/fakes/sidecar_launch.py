@@ -1,4 +1,4 @@
-"""One launch as a playbook would start it: a real shim with a real sidecar and a small trainer."""
+"""One launch as the launcher would start it: a real shim with a real sidecar and a small trainer."""
 
 from __future__ import annotations
 

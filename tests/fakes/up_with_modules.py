@@ -1,4 +1,4 @@
-"""Runs `reshape` as `quick_plays` does, and has sidecars, too, find the modules of a folder first.
+"""Runs `reshape`, and has sidecars, too, find the modules of a folder first.
 
 Called as `python -m tests.fakes.up_with_modules ARGUMENTS OF RESHAPE`; the folder is in TEST_MODULES. TEST_GPU_MAJOR:
 the number of the kind of device files that stand for GPUs, if any do. Usable without pytest.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from launcher import local, playbook
+from launcher import local
 from reshape.cli.main import main as reshape
 from sidecar import device_filter
-from tests.fakes import quick_plays
 
 
 def main() -> None:
@@ -26,7 +25,6 @@ def main() -> None:
     if major := os.environ.get("TEST_GPU_MAJOR"):
         device_filter.MAJOR = int(major)
     local.launch_spec = with_modules
-    playbook._runner = quick_plays.runner
     reshape()
 
 

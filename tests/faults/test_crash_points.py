@@ -86,9 +86,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ground]:
-    """Around a launch Ansible itself is what a crash leaves behind; elsewhere its stand-in does."""
-    with running(tmp_path / "state", "2xV100", ansible=request.node.name.endswith(":launch]")) as up:
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with running(tmp_path / "state", "2xV100") as up:
         yield Ground(up, tmp_path)
 
 

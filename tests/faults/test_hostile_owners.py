@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from coordinator.http import peers
-from launcher import acting_as, as_owner
+from launcher import acting_as, as_owner, shim_command
 from launcher.acting_as import acting_as as act
 from launcher.ended_folders import remove_ended
 from launcher.local import LocalPlatform, unlocked
@@ -160,9 +160,14 @@ def test_half_a_change_of_user_is_noticed() -> None:
 # the folders of a launch
 
 
+@pytest.fixture(autouse=True)
+def no_shim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches are rendered, and have no shim to start."""
+    monkeypatch.setattr(shim_command, "SHIM", Path("/no/shim.py"))
+
+
 def platform_of(state: Path) -> LocalPlatform:
-    """One that renders launches, and has no playbook to start them with."""
-    return LocalPlatform(state, "http://127.0.0.1:1", b"key", state / "none", LocalSettings(shared=True))
+    return LocalPlatform(state, "http://127.0.0.1:1", b"key", LocalSettings(shared=True))
 
 
 def doc_of(**more: Any) -> dict[str, Any]:
@@ -171,7 +176,7 @@ def doc_of(**more: Any) -> dict[str, Any]:
 
 
 def rendered(platform: LocalPlatform, doc: dict[str, Any]) -> str:
-    """Why the launch failed: at the earliest for want of a playbook, once all is written."""
+    """Why the launch failed: at the earliest for want of a shim, once all is written."""
     platform.launch(doc)
     return eventually(lambda: platform.failure(doc), "it is rendered")
 
@@ -179,7 +184,7 @@ def rendered(platform: LocalPlatform, doc: dict[str, Any]) -> str:
 def test_links_in_the_folders_of_a_launch_change_no_file_of_root(place: Path, secret: Path) -> None:
     platform, doc = platform_of(place / "state"), doc_of()
     try:
-        assert "there is no playbook" in rendered(platform, doc)
+        assert "its shim did not start" in rendered(platform, doc)
         folders = platform.folders(doc)
         assert {folders.job.stat().st_uid, folders.launch.stat().st_uid} == {OWNER.pw_uid}
         with act(OWNER.pw_uid):
@@ -188,12 +193,33 @@ def test_links_in_the_folders_of_a_launch_change_no_file_of_root(place: Path, se
             for name in ("launch.json", "launch.json.new", "launch.key.new", "shim.lock", "shim.sock", "gpu.group"):
                 (folders.launch / name).unlink(missing_ok=True)
                 (folders.launch / name).symlink_to(secret)
-        assert "there is no playbook" in rendered(platform, doc)
+        assert "its shim did not start" in rendered(platform, doc)
         assert secret.read_text() == "of root"
         platform.remove(doc)
         eventually(lambda: platform.gone(doc), "it is gone")
         assert secret.read_text() == "of root" and secret.stat().st_uid == 0
     finally:
+        platform.stop_all(1.0)
+
+
+def test_by_hand_too_a_command_runs_as_the_owner_of_its_launch(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    platform, doc = platform_of(place / "state"), doc_of()
+    try:
+        rendered(platform, doc)
+        script = place / "says_who.py"
+        script.write_text("import os, sys; sys.exit(f'as user {os.getuid()}')")
+        script.chmod(0o644)
+        monkeypatch.setattr(shim_command, "SHIM", script)
+        monkeypatch.setattr(shim_command.sys, "executable", everybodys_python())
+        for verb, does in shim_command.DOES.items():
+            monkeypatch.setattr(shim_command.sys, "argv", ["shim_command", verb, str(platform.folders(doc).launch)])
+            assert shim_command.main() == 1
+            assert capfd.readouterr().err == f"its shim did not {does}: as user {OWNER.pw_uid}\n"
+    finally:
+        platform.remove(doc)
+        eventually(lambda: platform.gone(doc), "it is gone")
         platform.stop_all(1.0)
 
 
@@ -225,7 +251,7 @@ def test_a_job_runs_only_as_an_account_that_is_still_its_owners(place: Path) -> 
 
 
 def test_a_job_of_a_shared_machine_runs_under_no_other_service(place: Path) -> None:
-    platform = LocalPlatform(place / "state", "http://127.0.0.1:1", b"key", place, LocalSettings())
+    platform = LocalPlatform(place / "state", "http://127.0.0.1:1", b"key", LocalSettings())
     try:
         assert "--shared" in rendered(platform, doc_of())
     finally:

@@ -28,7 +28,7 @@ def send(pid: int, number: int, folder: Path) -> bool:
 
 
 def launchers(coordinator: int) -> list[int]:
-    """The processes by which a coordinator runs playbooks: that which keeps Ansible loaded, and its runs."""
+    """The commands by which a coordinator starts and ends shims now; a shim that has detached is not among them."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -36,7 +36,7 @@ def launchers(coordinator: int) -> list[int]:
     family = {coordinator}
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
-    return sorted(pid for pid in family - {coordinator} if b"ansible" in _command(pid))
+    return sorted(pid for pid in family - {coordinator} if b"shim.py" in _command(pid))
 
 
 def holders(folder: Path) -> list[tuple[str, int]]:

@@ -27,7 +27,7 @@ DAY = 86_400.0
 class Ground:
     def __init__(self, state: Path) -> None:
         self.state, self.jobs = state, state / "jobs"
-        self.platform = LocalPlatform(state, "http://127.0.0.1:9", b"k" * 32, state)
+        self.platform = LocalPlatform(state, "http://127.0.0.1:9", b"k" * 32)
 
     def ended(self, job_id: str, ago_s: float, launches: int = 1, **more: Any) -> list[Folders]:
         """A job that ended so long ago, with what launches and trainings leave behind."""

@@ -1,11 +1,11 @@
-"""Playbook runs take turns, on a shared machine among the launches of each user."""
+"""Launches and removals take turns, on a shared machine among those of each user."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-from launcher.playbook_queue import AT_ONCE, PlaybookQueue
+from launcher.launch_queue import AT_ONCE, LaunchQueue
 from tests.patience import eventually
 
 
@@ -18,7 +18,7 @@ def test_runs_of_one_user_that_hang_hold_up_no_run_of_another_one() -> None:
             go_on.wait()
         done.add(doc["job_id"])
 
-    queue = PlaybookQueue(carry_out, prepare=lambda doc, cancelled: None)
+    queue = LaunchQueue(carry_out, prepare=lambda doc, cancelled: None)
     try:
         for number in range(AT_ONCE + 1):
             queue.request(f"hangs-{number}", "remove", {"job_id": f"hangs-{number}", "owner_uid": 1})

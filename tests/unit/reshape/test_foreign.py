@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import click
 import pytest
 
-from launcher import playbook
 from reshape import foreign
 from tests.fakes.terminal import ROOT
 
@@ -66,26 +64,3 @@ def test_our_own_packages_are_found_where_they_are() -> None:
 def test_a_package_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match=r"is missing in .*: install volcano-reshape again"):
         foreign.check(["no_package_of_that_name"], tmp_path)
-
-
-def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path) -> None:
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "sitecustomize.py").write_text(
-        "import importlib.util as u\nfind = u.find_spec\n"
-        "u.find_spec = lambda name, *a: None if name == 'ansible_runner' else find(name, *a)\n"
-    )
-    done = up(tmp_path, tmp_path / "hidden")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"`reshape up` cannot start: {playbook.NOT_INSTALLED}.\n"
-    assert not (tmp_path / "state" / "up.json").exists()
-
-
-def test_that_launches_need_both_the_library_and_ansible_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert playbook.installed()
-    find = importlib.util.find_spec
-    for missing in ("ansible", "ansible_runner"):
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                importlib.util, "find_spec", lambda name, gone=missing: None if name == gone else find(name)
-            )
-            assert not playbook.installed()

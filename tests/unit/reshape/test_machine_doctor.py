@@ -55,14 +55,6 @@ def test_an_address_that_is_none_is_passed_over(state: Path, url: str) -> None:
     assert f"No `reshape up` runs with the state folder {state}." in found(state)
 
 
-def test_without_the_extra_that_launches_need_it_says_how_to_install_it(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_doctor.playbook, "installed", lambda: False)
-    (said,) = found(state, "missing")
-    assert said.startswith("Trainings cannot be launched: ") and "launch" in said
-
-
 def test_a_package_of_somebody_else_is_named(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hidden() -> None:
         raise click.ClickException("The package sidecar in /x hides that of volcano-reshape.")

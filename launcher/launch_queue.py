@@ -1,4 +1,4 @@
-"""Queues playbook runs: two at once, on a shared machine of each user, and one at a time for each launch.
+"""Queues launches and removals: two at once, on a shared machine of each user, and one at a time for each launch.
 
 What a launch needs first, such as its data set, is waited for before its turn, and so keeps no other launch from its.
 
@@ -20,13 +20,13 @@ from coordinator.errors import ReshapeError
 from coordinator.ports import Doc
 from sidecar.startup import log_format
 
-AT_ONCE = 2  # playbooks; each keeps one core busy
+AT_ONCE = 2  # launches and removals; each keeps one core busy
 THREADS = 64  # that wait for what their launches need, or for their turn
 
 Verb = Literal["launch", "remove"]
 Cancelled = Callable[[], bool]
 Measured = Callable[[str, str, float], None]
-"""`measured(verb, outcome, seconds)` of one playbook; the outcome is done, failed or cancelled."""
+"""`measured(verb, outcome, seconds)` of one run; the outcome is done, failed or cancelled."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Task:
     reported: bool = False  # whether `failure` was read
 
 
-class PlaybookQueue:
+class LaunchQueue:
     """Runs `carry_out(verb, doc, cancelled)`, which raises `ReshapeError` with the reason. Thread-safe."""
 
     def __init__(
@@ -59,7 +59,7 @@ class PlaybookQueue:
         self._futures: set[Future[None]] = set()
         self._lock = threading.Lock()  # guards the three above and each _Task
         self.closing = threading.Event()
-        self._pool = ThreadPoolExecutor(THREADS if prepare else AT_ONCE, thread_name_prefix="playbook")
+        self._pool = ThreadPoolExecutor(THREADS if prepare else AT_ONCE, thread_name_prefix="launch")
 
     def request(self, name: str, verb: Verb, doc: Doc) -> None:
         """Request the verb. Does nothing while it is under way, once it has succeeded, or until `failure` was read."""
@@ -96,7 +96,7 @@ class PlaybookQueue:
             return task is not None and task.under_way
 
     def stop_all(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
+        """Wait up to `timeout` seconds for what runs, then stop it. Launches live on."""
         self._leaving.set()
         with self._lock:
             runs = list(self._futures)
@@ -105,7 +105,7 @@ class PlaybookQueue:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _until_done(self, name: str, task: _Task) -> None:
-        """Run playbooks until the last one that ran is the one requested."""
+        """Carry out requests until the last one carried out is the newest."""
         done: Verb | None = None
         failure: str | None = None
         while True:
@@ -125,7 +125,7 @@ class PlaybookQueue:
                 done, failure = verb, self._try(name, verb, doc, cancelled)
 
     def _try(self, name: str, verb: Verb, doc: Doc, cancelled: Cancelled) -> str | None:
-        """Wait for what the launch needs and run one playbook; return the reason if that failed."""
+        """Wait for what the launch needs and carry it out once; return the reason if that failed."""
         if verb == "launch" and self._prepare is not None:
             prepare = self._prepare
             failure = self._reason(name, verb, lambda: prepare(doc, lambda: self._leaving.is_set() or cancelled()))
