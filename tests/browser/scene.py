@@ -14,7 +14,7 @@ from tests.fakes.coordinator_api import Live
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
-SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(6)))
+SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(4)))
 USERS = ("mia", "jan", "noor", "li", "ada", "tom")
 EVIL = "<script>window.ran=1</script><img src=x onerror='window.ran=1'>"
 
@@ -32,7 +32,7 @@ def go(tab: Chrome, live: Live, path: str) -> None:
 
 
 def busy() -> World:
-    """Two nodes with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
+    """Two nodes, 12 GPUs, with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
     world = World(gpus=8, nodes=[SECOND_NODE])
     loss = Behaviour(iterations=6_000, value=2.3, value_name="loss", busy=0.8)
     world.submit("resnet50-imagenet", [1, 2, 4], loss, owner="mia")
@@ -99,7 +99,7 @@ def fleet(nodes: int) -> World:
         for n in range(nodes)
     ]
     world = World(gpus=0, nodes=found)
-    for number in range(2 * nodes + 4):
+    for number in range(2 * nodes + 14):
         count = (1, 2, 4, 8)[number % 4]
         counts = [count] if number % 3 else [count // 2 or 1, count]
         world.submit(
