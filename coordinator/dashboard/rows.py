@@ -319,7 +319,7 @@ def _when(view: View, moment: Callable[[float], str], now: float) -> str:
         return ended
     starts, ends = words.starts(view, moment, now), words.ends(view, moment, now)
     said = [f"starts {starts}" if starts else "", f"ends {ends}" if ends else ""]
-    return unbroken(", ".join(filter(None, said))) or words.NONE
+    return ", ".join(filter(None, said)) or words.NONE
 
 
 def unbroken(text: str) -> str:

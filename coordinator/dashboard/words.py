@@ -386,7 +386,8 @@ def _victims(view: View) -> list[tuple[Any, Any]]:
     return [(view.get("victim"), view.get("victim_num_gpus")), *further]
 
 
-CANDIDATE = ("", "GPUs", "Node", "Taken from", "Makespan", "Sum", "This job", "Why not")
+TAKEN = "Taken from"
+CANDIDATE = ("", "GPUs", "Node", TAKEN, "Makespan", "Sum", "This job", "Why not")
 
 
 def candidate(view: View) -> tuple[str, ...]:
