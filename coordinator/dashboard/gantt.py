@@ -66,7 +66,9 @@ def gantt(times: Sequence[View]) -> GanttPicture | None:
         until = last if end is None else end
         said = "never ends" if end is None else f"ends in {seconds(end)}"
         began = f"starts in {seconds(start)}" if start else "runs"
-        return GanttBar(job, names[job], x(start), TOP + ROW * row, max(2.0, x(until) - x(start)), kind, f"{job}: {began}, {said}")
+        return GanttBar(
+            job, names[job], x(start), TOP + ROW * row, max(2.0, x(until) - x(start)), kind, f"{job}: {began}, {said}"
+        )
 
     now = [bar(str(one["job_id"]), one["now"], row, "same") for row, one in enumerate(shown) if one["now"]]
     then = [

@@ -32,7 +32,7 @@ def go(tab: Chrome, live: Live, path: str) -> None:
 
 
 def busy() -> World:
-    """Two nodes, 12 GPUs, with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
+    """Two nodes with 12 GPUs and jobs that train, of which one was reshaped, that start, wait, ended or were refused."""
     world = World(gpus=8, nodes=[SECOND_NODE])
     loss = Behaviour(iterations=6_000, value=2.3, value_name="loss", busy=0.8)
     world.submit("resnet50-imagenet", [1, 2, 4], loss, owner="mia")

@@ -718,6 +718,13 @@ def test_the_help_lists_each_command_once_and_whole_in_80_columns(
         assert " ".join(command.get_short_help_str(1_000).split()) in " ".join(told.split()), name
 
 
+@pytest.mark.parametrize("verb", ["submit", "run", "rehearse"])
+def test_an_option_of_the_own_command_without_dashes_before_it_is_told_where_it_goes(reshape: Run, verb: str) -> None:
+    said = reshape(verb, "python", "train.py", "--lr", "3")
+    assert said.code == 2 and f"{verb} -- python train.py --lr" in said.err
+    assert "goes after" not in reshape(verb, "--gpu", "3", "--", "python", "train.py").err
+
+
 def test_the_help_of_each_group_lists_its_commands_whole(reshape: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     groups = {name: one for name, one in main.cli.commands.items() if isinstance(one, click.Group)}
