@@ -101,7 +101,7 @@ def fleet(nodes: int) -> World:
     world = World(gpus=0, nodes=found)
     for number in range(2 * nodes + 4):
         count = (1, 2, 4, 8)[number % 4]
-        counts = [count] if number % 3 else [count // 2 or 1, count]
+        counts = [count] if number % 3 else sorted({count // 2 or 1, count})
         world.submit(
             f"{('resnet50', 'bert-large', 'vit-sweep-lr', 'llama')[number % 4]}-{number}",
             counts,
@@ -111,7 +111,7 @@ def fleet(nodes: int) -> World:
     world.run(lambda w: sum(state == s.RUNNING for state in w.states().values()) >= nodes)
     for number in range(12):  # all for one node, so that most of them wait
         waits = Behaviour(iterations=50_000)
-        world.submit(f"waits-{number}", [8], waits, owner=USERS[number % len(USERS)], pinned="node-0")
+        world.submit(f"waits-{number}", [8], waits, owner=USERS[number % len(USERS)], node="node-0")
     world.pass_time(30.0)
     add_a_day(world)
     world.c.forecaster.update()
