@@ -139,7 +139,7 @@ def _candidates(candidates: Sequence[View], width: int | None) -> str:
         at for at in range(len(words.CANDIDATE)) if width is None or any(row[at] not in (NONE, "") for row in rows)
     ]
     head = [words.CANDIDATE[at].upper() for at in shown]
-    cells = [[row[at] for at in shown] for row in rows]
+    cells: list[Cells] = [[row[at] for at in shown] for row in rows]
     taken = words.TAKEN.upper()
     if width is not None and taken in head:  # names of jobs are long; the sentence above tells the chosen one's whole
         cells = _cut_to_fit(head, cells, head.index(taken), width)
