@@ -57,7 +57,7 @@ TRIALS = {
         Trial(("reshape", "paper", "case-study", "--seeds", "1"), r"case-study"),
         Trial(
             ("reshape", "simulate", "--workload", "case-study", "--seeds", "1", "--plot", "p"),
-            r"install reshape-papers\[plot\]",
+            r"run `pip install matplotlib`",
             1,
         ),
         Trial(("reshape", "profile", "import-trace", "--help"), r"FORMAT and its folder"),

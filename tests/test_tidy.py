@@ -126,6 +126,12 @@ def test_no_file_names_a_package_registry() -> None:
     assert lines_with(re.compile(r"://|^\s*(-i|--index-url|--find-links)\b"), {"requirements.lock": lock}) == []
 
 
+def test_no_text_installs_our_packages_from_an_index_that_does_not_have_them() -> None:
+    ours = re.compile(r"pip install (--?\S+ )*['\"]?(volcano-reshape|reshape-(client|hooks|papers))\b")
+    elsewhere = {name: text for name, text in committed().items() if not name.startswith("tests/")}
+    assert lines_with(ours, elsewhere) == []
+
+
 def test_every_test_that_a_promise_names_exists() -> None:
     page = (ROOT / "docs" / "explanation" / "promises.md").read_text(encoding="utf-8")
     promises = re.findall(r"^\| (?!promise|---)(.+) \| `tests/([\w/]+\.py)(?:::(\w+))?` \|$", page, re.MULTILINE)

@@ -26,6 +26,7 @@ from tornado.template import Loader
 from coordinator.dashboard import pictures, rows, words
 from coordinator.dashboard.curve_picture import curve_picture
 from coordinator.dashboard.day_of_use import use_of_a_day
+from coordinator.dashboard.gantt import MOST_ROWS, gantt
 from coordinator.dashboard.rows import Colours
 from coordinator.errors import Rejected, ReshapeError
 
@@ -198,7 +199,7 @@ class Pages:
         return pages
 
     def html(self, template: str, **values: Any) -> str:
-        links = {"job_href": job_href, "decision_href": decision_href, "coded": coded}
+        links = {"job_href": job_href, "decision_href": decision_href, "coded": coded, "unbroken": rows.unbroken}
         known = {"words": words, "moment": self._moment, "colour": self._colours.class_of_job, **links}
         return self._templates.load(template).generate(**known, **values).decode()
 
@@ -330,6 +331,25 @@ class Pages:
         picture = curve_picture(curve)
         return self.html(template, picture=picture, curve=curve, about=about, style=style, alone=bool(style))
 
+    def what_if_opening(self, source: PageSource) -> str:
+        """Return what the page shows before anything is asked: when jobs run as things stand."""
+        now = source.status.wall()
+        held: dict[str, tuple[float, float]] = {}
+        for _, job, begin, end in source.fleet.coming():
+            first, last = held.get(job, (begin, end))
+            held[job] = (min(first, begin), max(last, end))
+        in_order = sorted(held.items(), key=lambda one: (max(now, one[1][0]), rows.natural_order(one[0])))
+        times = [
+            {"job_id": job, "now": [max(0.0, begin - now), max(0.0, end - now)], "then": None}
+            for job, (begin, end) in in_order
+        ]
+        return self.html(
+            "what_if/opening.html",
+            picture=gantt(times),
+            left_out=max(0, len(times) - MOST_ROWS),
+            counts=source.jobs.jobs_page("running", "", 0, 1)["counts"],
+        )
+
     def _timeline(self, source: PageSource, query: Query) -> Page:
         history = source.history.newest_events()
         now = source.status.wall()
@@ -435,6 +455,21 @@ class Slice:
 def _largest(nodes: Iterable[View]) -> int:
     """GPUs of the node that has most."""
     return max((node["gpus"] for node in nodes), default=0)
+
+
+def what_if_examples(nodes: Sequence[View]) -> list[tuple[str, dict[str, str]]]:
+    """Return questions for the what-if form: what to call each, and its fields."""
+    with_gpus = sorted((node for node in nodes if node["gpus"]), key=lambda node: rows.natural_order(str(node["node"])))
+    found: list[tuple[str, dict[str, str]]] = []
+    if with_gpus:
+        kind = str(with_gpus[0]["gpu_type"])
+        found.append((f"2 more {kind}", {"count": "+2", "gpu_type": kind}))
+    if len(with_gpus) > 1:
+        last = str(with_gpus[-1]["node"])
+        found.append((f"without node {last}", {"node": last}))
+    found.append(("a new job on 1, 2 or 4 GPUs", {"new_gpus": "1,2,4", "new_iterations": "5000"}))
+    found.append(("no reshaping (policy default)", {"policy": "default"}))
+    return found
 
 
 def _number_or_last(value: Any) -> float:

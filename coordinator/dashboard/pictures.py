@@ -18,7 +18,7 @@ View = Mapping[str, Any]
 Moment = Callable[[float], str]
 
 WIDTH = 1000.0
-LEFT = 130.0
+LEFT_MOST = 130.0
 TOP = 20.0
 FOOT = 24.0
 # Height for a GPU.
@@ -29,6 +29,7 @@ PREDICTED = "predicted"  # the kind of a bar of the forecast
 MOST_MARKS = 150  # more would cover one another
 MOST_LETTERS = 15  # of the name of a row
 LETTER = 8.0  # width of a letter in a bar
+LETTER_OF_NAME = 7.5  # and in the name of a row
 NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
@@ -67,10 +68,11 @@ class Block:
 class Timeline:
     """GPUs over time. `rows`: (y, name), each `row` high; `ticks` and `notes`: (x, words).
 
-    `now`: where the forecast begins.
+    `left`: where the time begins, behind the names; `now`: where the forecast begins.
     """
 
     height: float
+    left: float
     row: float
     rows: list[tuple[float, str]]
     blocks: list[Block]
@@ -96,9 +98,12 @@ def timeline(
         names, bars = [name for name in names if name in used], [bar for bar in bars if bar.job == job]
     row = ROW if len(names) <= FEW else DENSE_ROW
     y = {name: TOP + row * i for i, name in enumerate(names)}
+    shown = {str(gpu["gpu_id"]): _row_name(gpu) for gpu in gpus}
+    rows = [(y[name], shown[name]) for name in names]
+    left = min(LEFT_MOST, 14.0 + LETTER_OF_NAME * max((len(name) for _, name in rows), default=0))
 
     def x(at: float) -> float:
-        return LEFT + (WIDTH - LEFT) * min(max(at / span, 0.0), 1.0)
+        return left + (WIDTH - left) * min(max(at / span, 0.0), 1.0)
 
     seen = [bar for bar in bars if bar.gpu in y and bar.end > 0 and bar.begin < span]
     above = _same_as_above(seen, names)
@@ -106,10 +111,8 @@ def timeline(
     about = [(at, words) for at, words in marks(events, begin, job) if 0 <= at <= span]
     notes = [(x(at), f"{moment(begin + at)}: {words}") for at, words in about[-MOST_MARKS:]]
     ticks = [(x(at - begin), moment(at)) for at in _drawn_ticks(window)]
-    shown = {str(gpu["gpu_id"]): _row_name(gpu) for gpu in gpus}
-    rows = [(y[name], shown[name]) for name in names]
     now = x(window.now - begin) if begin < window.now < window.end else None
-    return Timeline(TOP + row * len(names) + FOOT, row, rows, blocks, ticks, notes, now, window)
+    return Timeline(TOP + row * len(names) + FOOT, left, row, rows, blocks, ticks, notes, now, window)
 
 
 def _row_name(gpu: View) -> str:

@@ -225,7 +225,7 @@ def job(view: View, moment: Callable[[float], str], now: float, largest: int) ->
     return JobRow(
         job_id=words.text(view.get("job_id")),
         owner=words.text(view.get("owner")),
-        state=words.state(view),
+        state=words.acceptance(view),
         gpus=allowed or words.NONE if view.get("finish_ts") else words.text(view.get("num_gpus") or 0),
         allowed="" if view.get("finish_ts") else allowed,
         node=words.text(view.get("node")),
@@ -320,3 +320,8 @@ def _when(view: View, moment: Callable[[float], str], now: float) -> str:
     starts, ends = words.starts(view, moment, now), words.ends(view, moment, now)
     said = [f"starts {starts}" if starts else "", f"ends {ends}" if ends else ""]
     return ", ".join(filter(None, said)) or words.NONE
+
+
+def unbroken(text: str) -> str:
+    """Return a text of which no line ends between a number and its per cent sign."""
+    return text.replace(" %", "\u00a0%")

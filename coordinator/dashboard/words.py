@@ -84,6 +84,11 @@ def state(view: View) -> str:
     return "suspended" if waits else text(view.get("state"))
 
 
+def acceptance(view: View) -> str:
+    """Return the state; of a document that was refused that it is not accepted."""
+    return "not accepted" if view.get("problems") and view.get("closed") is not False else state(view)
+
+
 def starts(view: View, moment: Callable[[float], str], now: float) -> str | None:
     """When a waiting job starts: as an interval, else about when; None if unknown."""
     return between(view.get("starts_between"), moment, now) or expected_start(view)
@@ -381,7 +386,8 @@ def _victims(view: View) -> list[tuple[Any, Any]]:
     return [(view.get("victim"), view.get("victim_num_gpus")), *further]
 
 
-CANDIDATE = ("", "GPUs", "Node", "Taken from", "Makespan", "Sum", "This job", "Why not")
+TAKEN = "Taken from"
+CANDIDATE = ("", "GPUs", "Node", TAKEN, "Makespan", "Sum", "This job", "Why not")
 
 
 def candidate(view: View) -> tuple[str, ...]:

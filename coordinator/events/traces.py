@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOT_INSTALLED = "%s is set, but no traces are sent: pip install '.[otel]' in a checkout of volcano-reshape"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")  # as OpenTelemetry names them
 SERVICE = "volcano-reshape"
 NS = 1_000_000_000
@@ -64,6 +65,6 @@ def from_environment(environment: Mapping[str, str]) -> ReshapeTraces | None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        log.warning("%s is set, but no traces are sent: pip install 'volcano-reshape[otel]'", ENDPOINTS[1])
+        log.warning(NOT_INSTALLED, ENDPOINTS[1])
         return None
     return ReshapeTraces(BatchSpanProcessor(OTLPSpanExporter()))

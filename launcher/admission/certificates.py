@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 VALID_DAYS = 3 * 365
 EARLIER = timedelta(hours=1)  # other machines' clocks may be behind
-NOT_INSTALLED = "the package cryptography is not installed here: pip install 'volcano-reshape[k8s]'"
+NOT_INSTALLED = "the package cryptography is not installed here: pip install '.[k8s]' in a checkout of volcano-reshape"
 
 
 class IssuedCertificate(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reshape.cli.submit_verb import counts, document
-from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, print_out, printing
+from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, CommandVerb, complain, print_out, printing
 
 if TYPE_CHECKING:
     from reshape.rehearsal import Rehearsal
@@ -23,7 +23,7 @@ NOT_COMPARED = (
 )
 
 
-@click.command()
+@click.command(cls=CommandVerb)
 @click.option(
     "--gpus", callback=counts, metavar="N|N,N,…|N-N", required=True, help="The GPU counts to try, such as 1,2,4."
 )

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from reshape.output.terminal import INTERRUPTED, CliSettings, complain
+from reshape.output.terminal import INTERRUPTED, CliSettings, CommandVerb, complain
 
 WAIT_S = 0.3  # between two looks whether GPUs are granted
 
 
-@click.command("run")
+@click.command("run", cls=CommandVerb)
 @click.option("-i", "--interactive", is_flag=True, hidden=True, help="Always on; accepted for those used to it.")
 @click.option("-t", "--tty", is_flag=True, hidden=True, help="Always on; accepted for those used to it.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, tell_trouble
+from reshape.output.terminal import CliSettings, Group, print_out, printing, tell_trouble
 
 QUEUES = ("QUEUE", "WEIGHT", "GUARANTEED", "LIMIT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "WAITS")
 USERS = ("QUEUE", "USER", "WEIGHT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "CREDIT", "WAITS")
@@ -29,7 +29,7 @@ BY = {"user": ("queue", "user"), "queue": ("queue",), "type": ("queue", "user", 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @printing
 @click.pass_context
 def shares(ctx: click.Context) -> None:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reshape.cli import slaml_verbs
-from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, failed, print_out, printing
+from reshape.output.terminal import (
+    INTERRUPTED,
+    REFUSED,
+    CliSettings,
+    CommandVerb,
+    complain,
+    failed,
+    print_out,
+    printing,
+)
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -52,7 +61,7 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
     return found or None
 
 
-@click.command()
+@click.command(cls=CommandVerb)
 @click.option(
     "-f", "--file", "source", type=click.File("rb"), help="Job documents, JSON or YAML; - for standard input."
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, width
+from reshape.output.terminal import CliSettings, Group, print_out, printing, width
 
 UNITS = {"h": 3_600, "d": 86_400}
 HEAD = ("TOKEN", "MADE", "ENDS")
@@ -31,7 +31,7 @@ class _Lasting(click.ParamType[int]):
         return int(found[1]) * UNITS[found[2]]
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Make, list or revoke your tokens for a shared machine (`reshape up --shared`)."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import click
 
-from reshape.output.terminal import CliSettings
+from reshape.output.terminal import CliSettings, Group
 
 _CONTEXT = click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: the current one]")
 
 
-@click.group()
+@click.group(cls=Group)
 def volcano() -> None:
     """Connect Volcano's scheduler to the coordinator, or disconnect it."""
 

@@ -208,7 +208,8 @@ def _trainer(wanted: str | None, say: Teller) -> str:
         return "keras"
     if wanted == "keras":
         raise click.ClickException(
-            "TensorFlow is not installed: pip install 'volcano-reshape[tensorflow]', or --trainer numpy."
+            "TensorFlow is not installed: pip install '.[tensorflow]' in a checkout of volcano-reshape, or "
+            "--trainer numpy."
         )
     say.heading("TensorFlow is not installed: the demo trains with NumPy")
     return "numpy"

@@ -157,7 +157,8 @@ def short_end(view: View, now: float) -> str:
         return _end(view, now)
     for name, before in (("starts_between", "starts"), ("ends_between", "in")):
         if times := view.get(name):
-            return f"{before} <{words.coarse(times[1] - now, math.ceil)}"
+            left = words.coarse(times[1] - now, math.ceil)
+            return f"{before} <{left}" if times[1] > now else f"{before} now".removeprefix("in ")
     if view.get("eta_s") is None and view.get("start_guesses"):
         return measured(view.get("start_in_s"), lambda s: f"starts {words.coarse(s)}?") or NONE
     return _end(view, now).replace("starts in ", "starts ")

@@ -118,7 +118,8 @@ def decision(view: View, width: int | None = None) -> str:
     head = f"{at}  {plain(words.what(view))}".lstrip()
     named = f"[{plain(decision_id)}]"
     whole = f"{head}  {named}"
-    lines = [whole] if width is None or columns(whole) <= width else [head, *_paragraph(named, width)]
+    fits = width is None or columns(whole) <= width
+    lines = [whole] if fits else [*wrapped(head, width or 0), *_paragraph(named, width)]
     lines += _paragraph(text(view.get("sentence")), width)
     if unchanged := words.unchanged(view):
         lines += _paragraph(unchanged, width)
@@ -137,7 +138,20 @@ def _candidates(candidates: Sequence[View], width: int | None) -> str:
     shown = [
         at for at in range(len(words.CANDIDATE)) if width is None or any(row[at] not in (NONE, "") for row in rows)
     ]
-    return folded([words.CANDIDATE[at].upper() for at in shown], [[row[at] for at in shown] for row in rows], width)
+    head = [words.CANDIDATE[at].upper() for at in shown]
+    cells: list[Cells] = [[row[at] for at in shown] for row in rows]
+    taken = words.TAKEN.upper()
+    if width is not None and taken in head:  # names of jobs are long; the sentence above tells the chosen one's whole
+        cells = _cut_to_fit(head, cells, head.index(taken), width)
+    return folded(head, cells, width)
+
+
+def _cut_to_fit(head: Cells, rows: Sequence[Cells], at: int, width: int) -> list[Cells]:
+    """Cut the cells of one column in their middle, so that all columns but the last fit."""
+    before = max(columns(line) for line in table(head[:-1], [row[:-1] for row in rows]).splitlines())
+    widest = max(columns(row[at]) for row in rows)
+    room = max(widest - max(0, before - width), columns(head[at]))
+    return [[*row[:at], middle_cut(row[at], room), *row[at + 1 :]] for row in rows]
 
 
 def _paragraph(sentence: str, width: int | None) -> list[str]:

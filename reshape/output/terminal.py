@@ -166,6 +166,20 @@ class Group(click.Group):
         return command.get_short_help_str(WHOLE)
 
 
+class CommandVerb(click.Command):
+    """A verb that is given a command. Of an option that it does not know it says where those of the command go."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if "--" in words:
+                raise
+            said = f"{error.format_message()} An option of your own command goes after `--`:"
+            raise click.UsageError(f"{said} {ctx.command_path} -- python train.py {error.option_name}", ctx) from None
+
+
 OUTPUT = click.Choice(["table", "json"])
 
 

@@ -116,7 +116,7 @@ def simulate(
 def make_room(plot: Path) -> None:
     """Make the chart folder before the simulation, which may take long."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise Rejected("charts need matplotlib; install reshape-papers[plot].")
+        raise Rejected("charts need matplotlib: run `pip install matplotlib`.")
     writable_folder(plot, "--plot")
 
 

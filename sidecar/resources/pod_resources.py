@@ -54,7 +54,9 @@ def grpc_module() -> Any:
     try:
         return importlib.import_module("grpc")
     except ImportError:
-        raise PodResourcesError("grpcio is not installed here: pip install 'volcano-reshape[k8s]'") from None
+        raise PodResourcesError(
+            "grpcio is not installed here: pip install '.[k8s]' in a checkout of volcano-reshape"
+        ) from None
 
 
 def read_holders(answer: bytes, resource: str = GPU) -> dict[str, str]:

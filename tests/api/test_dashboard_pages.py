@@ -173,7 +173,7 @@ def test_a_jobs_page_tells_what_was_decided_what_happened_and_what_it_wrote(brow
     text = seen(browser, "/jobs/first")
     assert "step 19999 step 20000" in text
     raw = browser.get("/jobs/first").raw.decode()
-    assert raw.count("<rect") == 2 * 4, "each GPU, reserved and then in use"
+    assert raw.count("<rect x=") == 2 * 4, "each GPU, reserved and then in use"
 
 
 def test_of_a_huge_output_no_more_is_read_than_is_shown(browser: Browser, world: World) -> None:

@@ -50,6 +50,29 @@ def test_what_changes_is_drawn_below_what_happens_now(browser: Browser) -> None:
     assert re.search(r'<g class="same"><title>one: ', page)
 
 
+def test_the_page_opens_with_what_is_expected_and_with_examples_that_can_be_asked(
+    browser: Browser, world: World
+) -> None:
+    world.c.forecaster.update()
+    opened = browser.get("/what-if").raw.decode()
+    drawn = opened.partition('<svg class="gantt"')[2].partition("</svg>")[0]
+    assert "<title>one: runs, ends in " in drawn and "<title>two: starts in " in drawn
+    examples = re.findall(r'<form method="post" action="/what-if">(.*?)</form>', opened)
+    assert len(examples) == 3  # one node alone is not left out
+    for example in examples:
+        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', example))
+        status, page = asked(browser, **fields)
+        assert status == 200 and "Then ends" in page, fields
+
+
+def test_the_page_says_so_where_no_job_is_there(browser: Browser, world: World) -> None:
+    world.api.operator.cancel("one")
+    world.api.operator.cancel("two")
+    world.run(lambda w: all(bool(w.users.get("jobs", name)["closed"]) for name in ("one", "two")))
+    world.c.forecaster.update()
+    assert "No job runs or waits. Try a new one." in browser.get("/what-if").raw.decode()
+
+
 def test_a_job_that_is_not_there_yet_is_tried(browser: Browser, world: World) -> None:
     page = asked(browser, new_gpus="4", new_iterations="50")[1]
     assert re.search(r'<g class="added"><title>new-1: starts in ', page)

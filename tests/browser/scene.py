@@ -14,7 +14,7 @@ from tests.fakes.coordinator_api import Live
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
-SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(6)))
+SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(4)))
 USERS = ("mia", "jan", "noor", "li", "ada", "tom")
 EVIL = "<script>window.ran=1</script><img src=x onerror='window.ran=1'>"
 
@@ -32,7 +32,7 @@ def go(tab: Chrome, live: Live, path: str) -> None:
 
 
 def busy() -> World:
-    """Two nodes with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
+    """Two nodes with 12 GPUs and jobs that train, one of them reshaped, that start, wait, ended or were refused."""
     world = World(gpus=8, nodes=[SECOND_NODE])
     loss = Behaviour(iterations=6_000, value=2.3, value_name="loss", busy=0.8)
     world.submit("resnet50-imagenet", [1, 2, 4], loss, owner="mia")
@@ -101,7 +101,7 @@ def fleet(nodes: int) -> World:
     world = World(gpus=0, nodes=found)
     for number in range(2 * nodes + 4):
         count = (1, 2, 4, 8)[number % 4]
-        counts = [count] if number % 3 else [count // 2 or 1, count]
+        counts = [count] if number % 3 else sorted({count // 2 or 1, count})
         world.submit(
             f"{('resnet50', 'bert-large', 'vit-sweep-lr', 'llama')[number % 4]}-{number}",
             counts,
@@ -109,6 +109,9 @@ def fleet(nodes: int) -> World:
             owner=USERS[number % len(USERS)],
         )
     world.run(lambda w: sum(state == s.RUNNING for state in w.states().values()) >= nodes)
+    for number in range(12):  # all for one node, so that most of them wait
+        waits = Behaviour(iterations=50_000)
+        world.submit(f"waits-{number}", [8], waits, owner=USERS[number % len(USERS)], node="node-0")
     world.pass_time(30.0)
     add_a_day(world)
     world.c.forecaster.update()

@@ -157,6 +157,7 @@ def test_a_stretch_of_the_timeline_that_is_drawn_over_is_shown_alone(tab: Chrome
         begin, until = tab.do(
             "[...document.querySelectorAll('svg[data-from]')].map((p) => [+p.dataset.from, +p.dataset.until])[0]"
         )
+        names = tab.do("+document.querySelector('svg[data-from]').dataset.left")
         left, width, top = tab.do(
             "(b => [b.left, b.width, b.top])(document.querySelector('.timeline').getBoundingClientRect())"
         )
@@ -174,8 +175,8 @@ def test_a_stretch_of_the_timeline_that_is_drawn_over_is_shown_alone(tab: Chrome
         tab.until("location.search.includes('from=') && document.readyState === 'complete'")
         shown = tab.do("(p => [+p.dataset.from, +p.dataset.until])(document.querySelector('svg[data-from]'))")
         span = until - begin
-        assert shown[0] == pytest.approx(begin + span * (400 - 130) / 870, abs=0.01 * span)
-        assert shown[1] == pytest.approx(begin + span * (700 - 130) / 870, abs=0.01 * span)
+        assert shown[0] == pytest.approx(begin + span * (400 - names) / (1000 - names), abs=0.01 * span)
+        assert shown[1] == pytest.approx(begin + span * (700 - names) / (1000 - names), abs=0.01 * span)
         tab.screenshot(SCREENSHOTS / "timeline-zoomed-light.png")
         tab.do("[...document.querySelectorAll('.groups a')].find((a) => a.textContent === 'wider').click()")
         tab.until(f"+document.querySelector('svg[data-from]')?.dataset.from < {shown[0]}")
@@ -235,9 +236,13 @@ def test_large_fleets_are_seen_at_a_glance(tab: Chrome, size: str) -> None:
             assert tab.do(CONTRASTS) == []
             assert tab.do("document.querySelectorAll('.map rect.of').length") == int(size)
             assert tab.do("document.querySelectorAll('.map a[href^=\"/jobs/\"] rect.of').length") > int(size) // 2
+            assert tab.do("document.querySelectorAll('.queue li').length") > 2
             tab.screenshot(SCREENSHOTS / f"fleet-{size}-{look}.png")
-        tab.look(False, WIDE)
+            for page in ("timeline", "jobs", "decisions", "what-if") if look in ("light", "phone-dark") else ():
+                go(tab, live, f"/{page}")
+                fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+                assert tab.do(fits), f"{page} {look}"
+                tab.screenshot(SCREENSHOTS / f"{page}-{size}-{look}.png")
         go(tab, live, "/timeline")
         assert tab.do("document.querySelectorAll('.timeline .predicted').length") > 10
-        tab.screenshot(SCREENSHOTS / f"timeline-{size}-light.png")
         tab.open("about:blank")

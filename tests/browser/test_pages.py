@@ -28,7 +28,8 @@ PAGES = {
     "submit": "/submit",
 }
 LOOKS = {"light": (False, WIDE), "dark": (True, WIDE), "phone": (False, PHONE), "phone-dark": (True, PHONE)}
-LOOKS |= {"tablet": (False, TABLET), "large-dark": (True, LARGE)}
+LOOKS |= {"tablet": (False, TABLET), "tablet-dark": (True, TABLET)}
+LOOKS |= {"large": (False, LARGE), "large-dark": (True, LARGE)}
 NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "region", "progressbar"}
 
 # Text and what lies behind it, of all that is shown; the worst contrasts (WCAG asks for 4.5).
@@ -103,13 +104,45 @@ def test_the_list_of_jobs_says_whose_each_is(tab: Chrome, live: Live) -> None:
     assert "mia" not in next(row for row in rows if "bert" in row)
 
 
+def test_names_of_rows_stay_in_sight_where_a_picture_is_wider_than_the_screen(tab: Chrome, live: Live) -> None:
+    tab.look(*LOOKS["phone"])
+    for page, picture in (("/timeline", ".timeline"), ("/jobs/resnet50-imagenet", ".timeline"), ("/what-if", ".gantt")):
+        go(tab, live, page)
+        scrolled = f"document.querySelector('.scroll:has({picture})')"
+        for place in (1e6, 0, 1e6):
+            tab.do(f"{scrolled}.scrollLeft = {place}")
+            tab.until(
+                f"document.querySelector('{picture} .names').getBoundingClientRect().left"
+                f" - {scrolled}.getBoundingClientRect().left < 20"
+            )
+            assert tab.do(f"document.querySelector('{picture} .names .name').getBoundingClientRect().left") >= 0
+
+
+def test_what_if_opens_with_what_is_expected_and_with_examples_to_click(tab: Chrome, live: Live) -> None:
+    tab.look(*LOOKS["light"])
+    go(tab, live, "/what-if")
+    assert "later-0" in tab.do("document.querySelector('.gantt').textContent")
+    tab.do("[...document.querySelectorAll('.examples button')].find((b) => b.textContent === '2 more V100').click()")
+    tab.until("document.querySelector('#answer') !== null")
+    assert tab.do("document.querySelectorAll('.gantt').length") == 2
+    assert tab.do("document.querySelector('[name=count]').value") == "+2"
+
+
+def test_a_document_that_was_refused_is_not_called_submitted(tab: Chrome, live: Live) -> None:
+    tab.look(*LOOKS["light"])
+    go(tab, live, "/jobs?show=refused")
+    assert set(tab.do("[...document.querySelectorAll('.state')].map((one) => one.textContent)")) == {"not accepted"}
+    go(tab, live, "/jobs/odd")
+    assert tab.do("document.querySelector('#head .state').textContent") == "not accepted"
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_what_if_is_asked_by_a_form_and_answered_beside_now(tab: Chrome, live: Live, look: str) -> None:
     tab.look(*LOOKS[look])
     go(tab, live, "/what-if")
     tab.do("document.querySelector('[name=count]').value = '+8'")
     tab.do("document.querySelector('[name=gpu_type]').value = 'V100'")
-    tab.do("document.querySelector('.questions button').click()")
+    tab.do("document.querySelector('.questions > button').click()")
     tab.until("document.querySelector('#answer') !== null && document.getElementById('live').textContent === 'live'")
     text = tab.text()
     assert "Then starts" in text and "later-0" in text and "Makespan" in text

@@ -44,9 +44,16 @@
   }, true);
   showLog(); // its newest line is seen
 
+  // Where a picture is wider than the screen, the names of its rows stay in sight.
+  const holdNames = (part) => {
+    const names = part.querySelector(".names");
+    names?.setAttribute("transform", `translate(${((1000 * part.scrollLeft) / part.scrollWidth).toFixed(1)} 0)`);
+  };
+  main.addEventListener("scroll", (event) => { if (event.target.matches?.(".scroll")) holdNames(event.target); }, true);
   for (const part of document.querySelectorAll(".scroll")) { // on a phone the present is seen first
     const now = part.querySelector(".now line")?.x1.baseVal.value;
     if (now !== undefined) part.scrollLeft = (now / 1000) * part.scrollWidth - part.clientWidth / 2;
+    holdNames(part);
   }
 
   // A table is sorted by the column whose head was pressed; what is sent later, too.
@@ -150,6 +157,7 @@
     part.querySelectorAll(".scroll, pre").forEach((one, i) => {
       const [left, top, end] = scrolled[i] || [0, 0, true];
       [one.scrollLeft, one.scrollTop] = [left, end && one.matches(".log") ? one.scrollHeight : top];
+      holdNames(one);
     });
     if (id === "log") showLog();
     const again = [...part.querySelectorAll("a")].find((one) => href !== null && one.getAttribute("href") === href);

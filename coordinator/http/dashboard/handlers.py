@@ -16,7 +16,7 @@ from tornado.web import HTTPError, RequestHandler
 from adaptive_scheduler.settings import QueueOrder
 from coordinator.dashboard import new_job
 from coordinator.dashboard.gantt import gantt
-from coordinator.dashboard.pages import Page, job_href
+from coordinator.dashboard.pages import Page, job_href, what_if_examples
 from coordinator.errors import Rejected, Unauthorized
 from coordinator.http import wire
 from coordinator.http.base import Handler
@@ -132,7 +132,8 @@ class WhatIfHandler(PageHandler):
     """Asks what would happen, by a form; nothing is changed."""
 
     async def get(self) -> None:
-        await self._answer({}, {})
+        pages = self.dashboard.pages.in_zone(self.zone)
+        await self._answer({}, {"opening": await self.call(pages.what_if_opening, self.services)})
 
     async def post(self) -> None:
         fields, loop = self.form(), asyncio.get_running_loop()
@@ -152,6 +153,7 @@ class WhatIfHandler(PageHandler):
         asked = shared.pages.html(
             "what_if/form.html", csrf=shared.sessions.proof(self.session), given=given, nodes=page.nodes,
             types=sorted({node["gpu_type"] for node in page.nodes} - {None}), policies=POLICIES, orders=ORDERS,
+            examples=what_if_examples(page.nodes),
         )  # fmt: skip
         self.show(page.title, asked, replace(page, parts={**page.parts, **parts}), notice)
 

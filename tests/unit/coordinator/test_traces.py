@@ -104,4 +104,4 @@ def test_without_a_collector_nothing_is_sent_and_without_the_library_one_sentenc
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     with caplog.at_level(logging.WARNING):
         assert traces.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}) is None
-    assert "pip install 'volcano-reshape[otel]'" in caplog.text
+    assert "pip install '.[otel]'" in caplog.text

@@ -718,6 +718,22 @@ def test_the_help_lists_each_command_once_and_whole_in_80_columns(
         assert " ".join(command.get_short_help_str(1_000).split()) in " ".join(told.split()), name
 
 
+@pytest.mark.parametrize("verb", ["submit", "run", "rehearse"])
+def test_an_option_of_the_own_command_without_dashes_before_it_is_told_where_it_goes(reshape: Run, verb: str) -> None:
+    said = reshape(verb, "python", "train.py", "--lr", "3")
+    assert said.code == 2 and f"{verb} -- python train.py --lr" in said.err
+    assert "goes after" not in reshape(verb, "--gpu", "3", "--", "python", "train.py").err
+
+
+def test_the_help_of_each_group_lists_its_commands_whole(reshape: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = {name: one for name, one in main.cli.commands.items() if isinstance(one, click.Group)}
+    assert {"shares", "store", "volcano", "token"} <= set(groups)
+    for name in groups:
+        told = reshape(name, "--help").out
+        assert "..." not in told.partition("Commands:")[2] and max(map(len, told.splitlines())) <= 80, name
+
+
 def test_the_exit_codes_that_are_documented_are_those_that_are_used() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
     documented = [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]

@@ -337,6 +337,23 @@ def test_a_decision_is_told_whole_within_the_terminal(width: int) -> None:
     assert refused in told
 
 
+def test_explain_stays_within_the_terminal_where_names_of_jobs_are_long() -> None:
+    name = "resnet50-imagenet-baseline-seed-4"
+    chosen = {"num_gpus": 1, "node": "n1", "makespan_s": 50006.5, "sum_s": 213715.8, "job_s": 50006.5}
+    chosen |= {"victim": name, "victim_num_gpus": 1}
+    view = {"kind": "start", "job_id": "vit-sweep-lr-10", "num_gpus": 1, "victim": name, "victim_num_gpus": 1}
+    view |= {"sentence": f"It takes one from {name}.", "candidates": [chosen], "at": 0.0, "decision_id": "d"}
+    lines = render.decision(view, 80).splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert any("resnet50" in line and "keeps 1" in line and "50006.5 s" in line for line in lines)
+
+
+def test_a_job_that_is_over_its_last_expected_time_ends_or_starts_now() -> None:
+    assert job_table.short_end({"ends_between": [10.0, 20.0]}, 30.0) == "now"
+    assert job_table.short_end({"starts_between": [10.0, 20.0]}, 30.0) == "starts now"
+    assert job_table.short_end({"ends_between": [10.0, 90.0]}, 30.0) == "in <60s"
+
+
 def test_no_time_is_shown_of_a_candidate_that_would_have_to_wait() -> None:
     view = {
         "num_gpus": 4,
