@@ -253,6 +253,8 @@ class DecisionLoop:
             return why
         if job.doc.get("notify") and not self.config.notify_jobs:
             return intake.NO_NOTICES
+        if job.gpus_per_pod and not self.config.volcano:
+            return intake.NO_GANGS
         if job.gpus_per_pod:
             return intake.NO_PODS if not self.config.many_pods else "" if lasting else intake.GANG_LOSES
         loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1

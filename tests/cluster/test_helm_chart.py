@@ -110,7 +110,10 @@ def options_for(overlay: str) -> tuple[str, ...]:
     about = yaml.safe_load((CHART / "overlays" / overlay / "kustomization.yaml").read_text(encoding="utf-8"))
     own = {"mongodb.yaml", "../mongodb"} & set(about["resources"])
     names = [folder.rpartition("/")[2] for folder in about.get("components", [])]
-    return given(f"""store.type="{"mongodb" if own else "external"}"\ncomponents={json.dumps(names)}""")
+    volcano = json.dumps("without-volcano" not in names)
+    names = [name for name in names if name != "without-volcano"]
+    store = "mongodb" if own else "external"
+    return given(f"""store.type="{store}"\ncomponents={json.dumps(names)}\nvolcano.enabled={volcano}""")
 
 
 @pytest.mark.parametrize("overlay", sorted(folder.name for folder in (CHART / "overlays").iterdir()))

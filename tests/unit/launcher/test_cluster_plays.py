@@ -41,7 +41,7 @@ def apply(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    play("remove.yml", folder, name_of_launch="j-1", namespace="n")
+    play("remove.yml", folder, name_of_launch="j-1", namespace="n", kind="Job")
 
 
 def test_a_launch_is_one_server_side_apply_that_may_be_repeated(server: Server, tmp_path: Path) -> None:
