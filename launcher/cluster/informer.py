@@ -20,7 +20,7 @@ from launcher.cluster.pods.pod_state import Pod
 WATCH_S = 20  # so late a dead connection is noticed
 WATCHES = 15  # then a fresh list, which repairs whatever a watch missed
 PAUSE_S = 1.0
-LOOK_AGAIN_S = 30.0  # whether a kind that the cluster does not have has been installed
+LOOK_AGAIN_S = 10.0  # whether a kind that the cluster does not have has been installed
 VANISHED = (
     "The API server no longer serves the kind {kind}, which was there. That does not prove that such objects are gone, "
     "so nothing is started, changed or cancelled until it is back. If it was removed for good: "

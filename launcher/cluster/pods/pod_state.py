@@ -111,7 +111,9 @@ class Pod:
         """The uid of its user's object: the Volcano Job or batch Job that made it, or the bare pod itself."""
         owners = self.meta.get("ownerReferences") or []
         found = next((str(o.get("uid")) for o in owners if str(o.get("apiVersion")).startswith(VOLCANO_JOBS)), None)
-        if found is not None or self.launch is None or (self.meta.get("labels") or {}).get(INJECT) != "true":
+        of_record = any(is_batch_job(o) and o.get("name") == self.launch for o in owners)  # made by the launcher
+        asked = of_record or (self.meta.get("labels") or {}).get(INJECT) == "true"
+        if found is not None or self.launch is None or not asked:
             return found
         batch = next((str(o.get("uid")) for o in owners if is_batch_job(o)), None)
         return batch if batch is not None or owners else self.uid
