@@ -121,6 +121,18 @@ def test_the_chart_installs_what_each_overlay_installs(overlay: str) -> None:
     compare(kustomized(f"manifests/overlays/{overlay}"), *options_for(overlay))
 
 
+def test_without_volcano_it_refuses_what_needs_it() -> None:
+    for values, why in (
+        ('components=["without-volcano"]', "set volcano.enabled to false in its place"),
+        (
+            'components=["pool"]\nvolcano.enabled=false',
+            "components names pool, whose placeholders are scheduled by Volcano",
+        ),
+    ):
+        with pytest.raises(HelmRefused, match=why):
+            rendered(*given(values))
+
+
 def test_it_installs_what_is_installed_by_default_and_what_prometheus_needs() -> None:
     compare(kustomized("manifests"))
     compare([*kustomized("manifests"), *kustomized("manifests/monitoring")], "--set", "metrics.enabled=true")

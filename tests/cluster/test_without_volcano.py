@@ -62,28 +62,39 @@ def normal(installed: Installed) -> Installed:
     return install(installed.bed)
 
 
-@pytest.fixture
-def volcano_job(normal: Installed) -> Iterator[str]:
-    """A user's own Volcano Job that trains on one GPU."""
+def start_volcano_job(on: Installed) -> str:
+    """Apply a user's own Volcano Job; its id, once it trains on one GPU."""
     name = name_of_job()
-    normal.cluster.apply(steps_job.volcano(name, ENDLESS, [1], normal.shared))
-    job = f"{SPACE}.{name}"
-    normal.until_on(job, 1)
-    yield job
-    print(normal.words("coordinator"), normal.words("launcher"))
+    on.cluster.apply(steps_job.volcano(name, ENDLESS, [1], on.shared))
+    on.until_on(f"{SPACE}.{name}", 1)
+    return f"{SPACE}.{name}"
 
 
 @pytest.fixture(scope="module")
 def bare(normal: Installed) -> Iterator[Installed]:
-    """Our product on a cluster without Volcano; Volcano and the usual installation come back afterwards."""
-    bed = normal.bed
+    """Our product on a cluster without Volcano; Volcano and the usual installation come back afterwards.
+
+    A Volcano Job trains while Volcano is removed, as by mistake, with all its objects.
+    """
+    theirs = start_volcano_job(normal)
+    try:
+        install_without_volcano(normal, theirs)
+        yield normal
+    finally:
+        put_back(normal.bed)
+
+
+def install_without_volcano(on: Installed, theirs: str) -> None:
+    bed = on.bed
     bed.volcano.remove(bed.cluster)
+    says(on, "no longer serves the kind Job")
+    assert on.job(theirs)["state"] != "cancelled", "it is not certain that it was deleted"
     until("the manifests apply", lambda: [bed.cluster.apply(MANIFESTS)], 30)
     until("all our parts are ready", lambda: all(is_ready(bed.cluster, part) for part in PARTS), START_S)
-    answered("the coordinator acts", lambda: normal.client.health()["ok"], START_S)
-    answered("all GPUs are known", lambda: {g["node"] for g in normal.client.gpus()} == set(NODES), START_S)
-    yield normal
-    put_back(bed)
+    answered("the coordinator acts", lambda: on.client.health()["ok"], START_S)
+    answered("all GPUs are known", lambda: {g["node"] for g in on.client.gpus()} == set(NODES), START_S)
+    assert on.job(theirs)["state"] != "cancelled"
+    on.end(theirs)
 
 
 def put_back(bed: Bed) -> None:
@@ -107,9 +118,8 @@ def says(on: Installed, words: str) -> None:
     until(f"a launcher says {words!r}", lambda: words in on.words("launcher", 400), 60)
 
 
-def test_a_kind_that_is_no_longer_served_cancels_nothing(
-    normal: Installed, volcano_job: str, jobs: Callable[..., str]
-) -> None:
+def test_a_kind_that_is_no_longer_served_cancels_nothing(normal: Installed, jobs: Callable[..., str]) -> None:
+    volcano_job = start_volcano_job(normal)
     serve(normal, False)
     try:
         says(normal, "no longer serves the kind Job")
@@ -125,18 +135,6 @@ def test_a_kind_that_is_no_longer_served_cancels_nothing(
     normal.until(newcomer, "completed", 120)
     assert normal.job(volcano_job)["state"] == "running"
     normal.end(volcano_job)
-
-
-def test_a_volcano_that_is_removed_with_its_objects_cancels_nothing(normal: Installed, volcano_job: str) -> None:
-    bed = normal.bed
-    bed.volcano.remove(bed.cluster)
-    try:
-        says(normal, "no longer serves the kind Job")
-        assert normal.job(volcano_job)["state"] != "cancelled"
-    finally:
-        bed.volcano.start(bed.cluster)
-    cancelled = normal.until(volcano_job, "cancelled", 120)  # now it is certain that it is gone
-    assert cancelled["message"] == "its Volcano Job was deleted"
 
 
 def test_the_launcher_starts_and_doctor_says_that_it_is_without_volcano(bare: Installed) -> None:
@@ -179,18 +177,17 @@ def test_it_is_reshaped_in_its_living_pod_and_ends_when_cancelled(
     until("its pod is over", lambda: all(pod["status"]["phase"] == "Failed" for pod in their_pods(bare, job)), 60)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "record"])
-def test_it_completes_as_its_kind_does(bare: Installed, jobs: Callable[..., str], kind: str) -> None:
-    if kind == "record":
-        job = jobs("record", 20, [1])
+def test_each_completes_as_its_kind_does(bare: Installed, jobs: Callable[..., str]) -> None:
+    record = jobs("record", 20, [1])
+    names = {kind: name_of_job() for kind in KINDS}
+    for kind, name in names.items():
+        bare.cluster.apply(KINDS[kind][1](name, 20, [1], bare.shared))
+    for job in (record, *(f"{SPACE}.{name}" for name in names.values())):
         bare.until(job, "completed", 120)
-        (made,) = [each for each in bare.cluster.list("job", SPACE) if each["metadata"]["name"].startswith("record-")]
-        until("its batch Job is complete", lambda: finished(bare, "job", made["metadata"]["name"]), 60)
-        return
-    name = name_of_job()
-    bare.cluster.apply(KINDS[kind][1](name, 20, [1], bare.shared))
-    bare.until(f"{SPACE}.{name}", "completed", 120)
-    until("it is complete", lambda: finished(bare, KINDS[kind][0], name), 60)
+    for kind, name in names.items():
+        until(f"the {kind} is complete", lambda kind=kind, name=name: finished(bare, KINDS[kind][0], name), 60)
+    (of_record,) = [each for each in bare.cluster.list("job", SPACE) if each["metadata"]["name"].startswith(record)]
+    until("its batch Job is complete", lambda: finished(bare, "job", of_record["metadata"]["name"]), 60)
 
 
 def finished(on: Installed, kind: str, name: str) -> bool:
@@ -198,14 +195,24 @@ def finished(on: Installed, kind: str, name: str) -> bool:
     return condition(found, "Complete") or found.get("status", {}).get("phase") == "Succeeded"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_object_that_is_deleted_cancels_its_job(bare: Installed, kind: str) -> None:
-    name = name_of_job()
-    bare.cluster.apply(KINDS[kind][1](name, ENDLESS, [1], bare.shared))
-    bare.until_on(f"{SPACE}.{name}", 1)
-    bare.cluster.delete(KINDS[kind][0], name, SPACE, "--wait=false")
-    what = "batch Job" if kind == "batch" else "pod"
-    assert bare.until(f"{SPACE}.{name}", "cancelled")["message"] == f"its {what} was deleted"
+def test_the_example_of_the_page_trains(bare: Installed, namespace: str) -> None:
+    example = (CHART.parent / "examples" / "kubernetes" / "count-batch.yaml").read_text()
+    bare.cluster.apply(example.replace("python:3.11-slim", steps_job.IMAGE), "-n", namespace)
+    answered("it trains", lambda: bare.job(f"{namespace}.count")["state"] == "running", 90)
+    (counts,) = their_pods(bare, f"{namespace}.count")
+    until("it counts", lambda: "step=" in bare.cluster.logs(counts["metadata"]["name"], namespace, "trainer"), 60)
+    bare.end(f"{namespace}.count")
+
+
+def test_an_object_that_is_deleted_cancels_its_job(bare: Installed) -> None:
+    names = {kind: name_of_job() for kind in KINDS}
+    for kind, name in names.items():
+        bare.cluster.apply(KINDS[kind][1](name, ENDLESS, [1], bare.shared))
+    for kind, name in names.items():
+        bare.until_on(f"{SPACE}.{name}", 1)
+        bare.cluster.delete(KINDS[kind][0], name, SPACE, "--wait=false")
+    for kind, what in (("batch", "batch Job"), ("bare", "pod")):
+        assert bare.until(f"{SPACE}.{names[kind]}", "cancelled")["message"] == f"its {what} was deleted"
 
 
 def test_a_record_that_is_suspended_goes_on_from_its_checkpoint_in_another_batch_job(
@@ -241,7 +248,8 @@ def test_a_record_of_several_pods_is_refused_with_what_to_do(bare: Installed, jo
 def test_the_chart_says_what_to_do_without_volcano(bare: Installed) -> None:
     values = bare.bed.folder / "helm-values.json"
     values.write_text(json.dumps(VALUES))
-    what = ("install", "reshape", str(CHART), "--values", str(values), "--namespace", SYSTEM, "--dry-run=server")
+    dry = ("--dry-run=server", "--take-ownership")  # of what kustomize has installed
+    what = ("install", "reshape", *dry, str(CHART), "--values", str(values), "--namespace", SYSTEM)
     with pytest.raises(HelmRefused, match=r"Or set volcano\.enabled=false"):
         helm(*what, kubeconfig=bare.cluster.kubeconfig)
     made = helm(*what, "--set", "volcano.enabled=false", kubeconfig=bare.cluster.kubeconfig)
@@ -253,3 +261,4 @@ def test_the_launcher_asks_for_nothing_of_volcanos_and_lacks_no_right(bare: Inst
     for verb, resource in (("list", "jobs.batch.volcano.sh"), ("list", "queues.scheduling.volcano.sh")):
         assert not bare.cluster.may(launcher, verb, resource)
     assert bare.cluster.may(launcher, "create", "jobs.batch", SPACE)
+    assert "refuses this account" not in bare.words("launcher", 1000)
