@@ -41,7 +41,7 @@ from launcher.cluster.controllers.launch import (
     WriteLaunch,
     steps,
 )
-from launcher.cluster.controllers.launch_state import LaunchStates, is_out_of_sight
+from launcher.cluster.controllers.launch_state import LaunchStates
 from launcher.cluster.controllers.node import NodeController
 from launcher.cluster.controllers.other_kinds import OtherKinds
 from launcher.cluster.controllers.placeholders import PlaceholderController
@@ -287,7 +287,7 @@ class LaunchService:
         """Reconcile one launch; False if the observed pods are needed once more. A bad document hurts only itself."""
         if self._clock.now() < self._rests.get(record["_id"], 0.0):
             return False
-        if is_out_of_sight(record, observed):
+        if self._states.is_out_of_sight(record, observed):
             return False
         try:
             view = self._states.view(record, observed, jobs, claimed)

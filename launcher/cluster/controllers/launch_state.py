@@ -64,6 +64,15 @@ class LaunchStates:
         found = observed.job_named(namespace, name)
         return self._api_kind if found is None else one_pod_jobs.api_kind(one_pod_jobs.origin_of(found))
 
+    def is_out_of_sight(self, record: LaunchRow, observed: ObservedCluster) -> bool:
+        """True for a wanted launch of a Volcano Job while such are not watched: nothing is known about it."""
+        if record.get("wanted") != "launch" or observed.has_volcano_jobs:
+            return False
+        if origin := _theirs(record):
+            return "kind" not in origin
+        made = observed.job_named(self.namespace(record.get("doc") or {}), record["_id"])
+        return self._api_kind == "Job" and bool(record.get("applied")) and made is None
+
     def namespace(self, doc: Doc) -> str:
         return str(doc.get("namespace") or self._namespace)
 
@@ -112,7 +121,8 @@ class LaunchStates:
             mine = tuple(pod for pod in pods if claimed.get(pod.uid, name) == name)
             return observed.jobs.get(str(origin.get("uid"))), mine
         job, namespace = observed.job_named(self.namespace(doc), name), self.namespace(doc)
-        if job is None and record.get("applied") and not record.get("gone"):  # the watch may not show it yet
+        served = self._api_kind != "Job" or observed.has_volcano_jobs
+        if job is None and served and record.get("applied") and not record.get("gone"):  # our watch may be behind
             job = self._of_launcher(self._cluster.get(self._api_kind, name, namespace))
         # By name: a copied pod has the labels and annotations, too.
         known = [record.get("pod"), *gang_launch.recorded_pods(record)]
@@ -161,10 +171,3 @@ def _theirs(record: LaunchRow) -> Mapping[str, Any] | None:
     """Return the user's Volcano Job (namespace, name, uid) of this launch, or None."""
     origin = (record.get("doc") or {}).get("volcano") if record.get("origin") == "volcano" else None
     return origin if isinstance(origin, dict) else None
-
-
-def is_out_of_sight(record: LaunchRow, observed: ObservedCluster) -> bool:
-    """True for a user's Volcano Job that is wanted while such are not watched: nothing is known about it."""
-    origin = _theirs(record)
-    wanted = record.get("wanted") == "launch"
-    return wanted and origin is not None and "kind" not in origin and not observed.has_volcano_jobs

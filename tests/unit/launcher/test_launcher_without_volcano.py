@@ -21,7 +21,7 @@ from tests.patience import eventually
 from tests.unit.launcher import test_launch_service, test_volcano_job_controller
 from tests.unit.launcher.test_job_spec import DOC, MASTER, NAME
 from tests.unit.launcher.test_launch_service import SETTINGS
-from tests.unit.launcher.test_pods import RUNNING, pod
+from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
 from tests.unit.launcher.test_volcano_jobs import vcjob
 
 Doc = dict[str, Any]
@@ -130,6 +130,23 @@ def test_a_kind_that_vanishes_stops_all_decisions_with_a_sentence(ground: Ground
     assert ground.playbooks == []
     ground.kube.without = set()
     eventually(lambda: ground.record().get("applied"))
+
+
+def test_a_launch_whose_volcano_job_cannot_be_asked_for_is_left_alone(ground: Ground) -> None:
+    ground.ask()
+    first = ground.start_as(SETTINGS)
+    eventually(lambda: ground.record().get("applied"))
+    first.stop()
+    ground.kube.without = set(OF_VOLCANO)
+    ground.show_pod(ENDED, "Failed")
+    second = ground.start_as(SETTINGS)
+    eventually(lambda: second.trouble == "" and second.elector.leads)
+    assert (ground.record()["failure"], ground.playbooks) == (None, ["launch.yml"])
+    second.stop()
+    ground.kube.without = set()
+    third = ground.start_as(SETTINGS)
+    eventually(lambda: third.has_volcano_jobs)
+    eventually(lambda: ground.record().get("gone"))
 
 
 def test_a_pod_needs_no_queue_where_there_are_none(ground: Ground) -> None:
