@@ -56,12 +56,6 @@ def _forget_volcano(pod: Doc) -> None:
 KINDS = {"batch": ("job", batch_job), "bare": ("pod", bare_pod)}
 
 
-@pytest.fixture(scope="module")
-def normal(installed: Installed) -> Installed:
-    """The usual installation, whatever the tests before this one have left."""
-    return install(installed.bed)
-
-
 def start_volcano_job(on: Installed) -> str:
     """Apply a user's own Volcano Job; its id, once it trains on one GPU."""
     name = name_of_job()
@@ -71,17 +65,17 @@ def start_volcano_job(on: Installed) -> str:
 
 
 @pytest.fixture(scope="module")
-def bare(normal: Installed) -> Iterator[Installed]:
+def bare(installed: Installed) -> Iterator[Installed]:
     """Our product on a cluster without Volcano; Volcano and the usual installation come back afterwards.
 
     A Volcano Job trains while Volcano is removed, as by mistake, with all its objects.
     """
-    theirs = start_volcano_job(normal)
+    theirs = start_volcano_job(installed)
     try:
-        install_without_volcano(normal, theirs)
-        yield normal
+        install_without_volcano(installed, theirs)
+        yield installed
     finally:
-        put_back(normal.bed)
+        put_back(installed.bed)
 
 
 def install_without_volcano(on: Installed, theirs: str) -> None:
@@ -118,23 +112,23 @@ def says(on: Installed, words: str) -> None:
     until(f"a launcher says {words!r}", lambda: words in on.words("launcher", 400), 60)
 
 
-def test_a_kind_that_is_no_longer_served_cancels_nothing(normal: Installed, jobs: Callable[..., str]) -> None:
-    volcano_job = start_volcano_job(normal)
-    serve(normal, False)
+def test_a_kind_that_is_no_longer_served_cancels_nothing(installed: Installed, jobs: Callable[..., str]) -> None:
+    volcano_job = start_volcano_job(installed)
+    serve(installed, False)
     try:
-        says(normal, "no longer serves the kind Job")
-        steps_go_on(normal, volcano_job)
-        normal.cluster.kubectl("rollout", "restart", "deployment/reshape-launcher", "-n", SYSTEM)
-        until("the launchers are new", lambda: is_ready(normal.cluster, "deployment"), START_S)
-        says(normal, "its kind is not served now, so that its job is not cancelled")
-        steps_go_on(normal, volcano_job)
-        assert normal.job(volcano_job)["state"] == "running"
+        says(installed, "no longer serves the kind Job")
+        steps_go_on(installed, volcano_job)
+        installed.cluster.kubectl("rollout", "restart", "deployment/reshape-launcher", "-n", SYSTEM)
+        until("the launchers are new", lambda: is_ready(installed.cluster, "deployment"), START_S)
+        says(installed, "its kind is not served now, so that its job is not cancelled")
+        steps_go_on(installed, volcano_job)
+        assert installed.job(volcano_job)["state"] == "running"
     finally:
-        serve(normal, True)
+        serve(installed, True)
     newcomer = jobs("newcomer", 10, [1])
-    normal.until(newcomer, "completed", 120)
-    assert normal.job(volcano_job)["state"] == "running"
-    normal.end(volcano_job)
+    installed.until(newcomer, "completed", 120)
+    assert installed.job(volcano_job)["state"] == "running"
+    installed.end(volcano_job)
 
 
 def test_the_launcher_starts_and_doctor_says_that_it_is_without_volcano(bare: Installed) -> None:
@@ -253,7 +247,7 @@ def test_the_chart_says_what_to_do_without_volcano(bare: Installed) -> None:
     with pytest.raises(HelmRefused, match=r"Or set volcano\.enabled=false"):
         helm(*what, kubeconfig=bare.cluster.kubeconfig)
     made = helm(*what, "--set", "volcano.enabled=false", kubeconfig=bare.cluster.kubeconfig)
-    assert "volcano-reshape is installed" in made and "kind: Queue" not in made
+    assert "It is without Volcano" in made and "kind: Queue" not in made
 
 
 def test_the_launcher_asks_for_nothing_of_volcanos_and_lacks_no_right(bare: Installed) -> None:
