@@ -85,6 +85,8 @@ class Config:
     """Whether checkpoints outlive the launch that made them. Not in a pod without a claim."""
     many_pods: bool = True
     """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
+    volcano: bool = True
+    """Whether Volcano is used. Without it a job on a cluster has one pod."""
     early_initialization: bool = True
     """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
     others_seen: bool = True

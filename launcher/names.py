@@ -70,6 +70,11 @@ def is_launch_of(job: str, name: str) -> bool:
     return re.fullmatch(f"{re.escape(job)}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
 
 
+def is_made_by_launcher(job: Mapping[str, Any]) -> bool:
+    """True if the launcher made this Volcano Job or batch Job, for a job document that a user inserted."""
+    return is_launch_of(str((job["metadata"].get("labels") or {}).get(JOB)), str(job["metadata"]["name"]))
+
+
 def may_be_launch_of(job_id: str, name: str) -> bool:
     """True if `name` may name a launch of a job with this id whose uid is no longer known."""
     return (

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -45,6 +45,7 @@ CALL_FAILED = "failed calling webhook"  # in the API server's words
 POD_RESOURCES = "RESHAPE_POD_RESOURCES"  # of agents that read which pod holds which GPU
 PLACEHOLDERS = "volcano-reshape.io/placeholder"
 SETTINGS = "reshape-settings"
+USES_VOLCANO = "RESHAPE_VOLCANO"  # setting, 0 where the launcher leaves Volcano alone
 WARN_DAYS = 60
 AGAIN_S = 2.0
 
@@ -75,6 +76,9 @@ class DoctorApi(Protocol):
 class Finding:
     level: Level
     sentence: str
+
+
+Check = Callable[[], Iterator[Finding]]
 
 
 def run(context: str | None, wait_s: float) -> int:
@@ -108,18 +112,19 @@ def show(found: Sequence[Finding], page: str) -> int:
 
 def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
     """Check everything, in the order in which a user would install it."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
+    has_volcano = _uses_volcano(api)
+    before: list[Check] = [lambda: _volcano(api), lambda: _scheduler(api)] if has_volcano else [_without_volcano]
+    checks: list[Check] = [
         lambda: _kubernetes(api),
-        lambda: _volcano(api),
-        lambda: _scheduler(api),
+        *before,
         lambda: _secrets(api, now),
         lambda: _parts(api),
         lambda: _version_findings(api),
-        lambda: _extender(api),
+        *([lambda: _extender(api)] if has_volcano else []),
         lambda: _gpus(api),
         lambda: _webhook(api),
-        lambda: _rehearsal(api),
-        lambda: _queues(api),
+        lambda: _rehearsal(api, _pod_of_volcano() if has_volcano else _bare_pod()),
+        lambda: _queues(api) if has_volcano else _devices(api, {"shared"}),
         lambda: _network(api),
     ]
     for check in checks:
@@ -127,6 +132,21 @@ def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
             yield from check()
         except ReshapeError as error:
             yield Finding("unknown", f"One thing could not be checked: {_plain(error)}.")
+
+
+def _uses_volcano(api: DoctorApi) -> bool:
+    """Return whether the launcher that is installed uses Volcano; True where this account may not look."""
+    try:
+        launcher = api.get("Deployment", "reshape-launcher", NAMESPACE) or {}
+        settings = (api.get("ConfigMap", _settings_of(launcher), NAMESPACE) or {}).get("data") or {}
+    except ReshapeError:
+        return True
+    return str(settings.get(USES_VOLCANO, "1")) != "0"
+
+
+def _without_volcano() -> Iterator[Finding]:
+    what = "batch Jobs with one pod, bare pods and records are reshaped, under Kubernetes' own scheduler"
+    yield Finding("well", f"volcano-reshape is installed without Volcano ({USES_VOLCANO}=0): {what}.")
 
 
 def _kubernetes(api: DoctorApi) -> Iterator[Finding]:
@@ -145,7 +165,8 @@ def _kubernetes(api: DoctorApi) -> Iterator[Finding]:
 def _volcano(api: DoctorApi) -> Iterator[Finding]:
     absent = [name for name in KINDS_NEEDED if api.get("CustomResourceDefinition", name) is None]
     if absent:
-        yield Finding("missing", f"Volcano is not installed: there is no {absent[0]}. Install Volcano 1.10 or newer.")
+        hint = "Install Volcano 1.10 or newer, or volcano-reshape without it (docs/how-to/without-volcano.md)"
+        yield Finding("missing", f"Volcano is not installed: there is no {absent[0]}. {hint}.")
         return
     version = _volcano_version(api)
     if version is None:
@@ -436,23 +457,25 @@ def _webhook(api: DoctorApi) -> Iterator[Finding]:
         yield Finding("well", f"Webhook {WEBHOOK} trusts our certificate.")
 
 
-def _rehearsal(api: DoctorApi) -> Iterator[Finding]:
-    """Check by a dry run that a pod gets its sidecar: this tests API server, certificate and launcher."""
-    owner = {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "name": "reshape-doctor",
-        "uid": "reshape-doctor",
-    }
-    about = {
-        "name": "reshape-doctor",
-        "namespace": "default",
-        "labels": {INJECT: "true", "volcano.sh/job-name": "reshape-doctor"},
-        "ownerReferences": [{**owner, "controller": True}],
-    }
+def _pod_of_volcano() -> Doc:
+    """Return a pod that asks for a sidecar, as Volcano makes it."""
+    pod = _bare_pod()
+    owner = POD_GROUP["ownerReferences"][0]
+    pod["metadata"]["labels"]["volcano.sh/job-name"] = "reshape-doctor"
+    pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return pod
+
+
+def _bare_pod() -> Doc:
+    """Return a pod that asks for a sidecar, as a user makes it."""
+    about = {"name": "reshape-doctor", "namespace": "default", "labels": {INJECT: "true"}}
     container = {"name": "trainer", "image": "nothing", "command": ["true"]}
     spec = {"restartPolicy": "Never", "containers": [container]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+
+
+def _rehearsal(api: DoctorApi, pod: Doc) -> Iterator[Finding]:
+    """Check by a dry run that a pod gets its sidecar: this tests API server, certificate and launcher."""
     try:
         made = api.rehearse(pod)
     except ReshapeError as error:
@@ -484,7 +507,12 @@ def _queues(api: DoctorApi) -> Iterator[Finding]:
     names = ", ".join(sorted(queue["metadata"]["name"] for queue in queues))
     yield Finding("well", f"Jobs are reshaped in: {names}.")
     yield Finding("well", f"{_rights_of(queues)} `shares.yaml` wins where it names a queue; `reshape shares` tells.")
-    modes = [(queue["metadata"].get("annotations") or {}).get(DEVICES, "shared") for queue in queues]
+    modes = {(queue["metadata"].get("annotations") or {}).get(DEVICES, "shared") for queue in queues}
+    yield from _devices(api, modes)
+
+
+def _devices(api: DoctorApi, modes: Set[str]) -> Iterator[Finding]:
+    """Say what protects GPUs of queues in these modes."""
     if "shared" in modes:
         yield from _device_plugin(api)
     if "pool" in modes:

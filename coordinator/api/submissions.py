@@ -79,7 +79,10 @@ class Submissions(UserService):
         if self._caller is not None:
             doc = _owned_by_caller(doc, self._caller)
         found = intake.problems(doc, self._loop.builds_images)
-        if not found and (why := self._loop.unknown_type(doc) or self._loop.refused_by_shares(doc)):
+        loop = self._loop
+        if not found and (
+            why := loop.unknown_type(doc) or loop.refused_by_shares(doc) or loop.refused_without_volcano(doc)
+        ):
             found = [why]
         if found:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))

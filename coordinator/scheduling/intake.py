@@ -43,6 +43,11 @@ GANG_LOSES = (
 )
 NO_NOTICES = "this coordinator tells no webhooks that jobs name (RESHAPE_NOTIFY_JOBS=0): leave notify out"
 NO_PODS = "gpus_per_pod is for clusters, where a job may have several pods; here it has one process: leave it out"
+NO_GANGS = (
+    "gpus_per_pod asks for several pods that start together, which needs Volcano, and this installation is without it "
+    "(RESHAPE_VOLCANO=0): leave gpus_per_pod out, or ask who administers the cluster to install volcano-reshape with "
+    "Volcano"
+)
 PATHS: tuple[JobField, ...] = ("code", "dataset", "progress_file")
 JUDGED_APART = frozenset({"state", "schema", "command", "num_gpus", "optional_num_gpus"})
 """Fields that have sentences of their own, also where they are left out."""

@@ -249,7 +249,11 @@ class DecisionLoop:
     def _inadmissible(self, job: JobRecord) -> str:
         """Return why this cluster cannot accept a valid document, such as checkpoints that a reshape loses."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
-        if why := self.unknown_type(job.doc) or self.refused_by_shares(job.doc):
+        if (
+            why := self.unknown_type(job.doc)
+            or self.refused_by_shares(job.doc)
+            or self.refused_without_volcano(job.doc)
+        ):
             return why
         if job.doc.get("notify") and not self.config.notify_jobs:
             return intake.NO_NOTICES
@@ -267,6 +271,10 @@ class DecisionLoop:
         """Return why its GPU type is unknown; empty if it is known, or before profiles were read."""
         here = (gpu.gpu_type for gpu in self.cache.gpus().values()), (kind for _, kind in self.profiles.speeds)
         return fields.unknown_gpu_type(doc.get("gpu_type"), *here) if self.profiles.speeds else ""
+
+    def refused_without_volcano(self, doc: JobRow) -> str:
+        """Return why a job of several pods cannot be accepted; empty if this cluster has Volcano, or it is none."""
+        return intake.NO_GANGS if doc.get("gpus_per_pod") and not self.config.volcano else ""
 
     def refused_by_shares(self, doc: JobRow) -> str:
         """Return why its owner may not submit to its queue; empty if that is allowed."""

@@ -68,6 +68,8 @@ class PodSettings:
     """Volcano's queue of job documents without one."""
     finished_s: int = 600
     """How long a Volcano Job of ours is kept after its end."""
+    volcano: bool = True
+    """Whether Volcano is used. Without it records are launched as batch Jobs, for Kubernetes' own scheduler."""
     pull_policy: str = "IfNotPresent"
     log_format: str = "text"
     """Of the logs of sidecars: `text`, for people, or `json`, one object a line."""

@@ -85,6 +85,10 @@ class Expired(ReshapeError):
     """A watch cannot continue from its resource version: list again."""
 
 
+class NoSuchKind(Transient):
+    """The API server does not serve this kind now: nothing is known about its objects, not even that they are gone."""
+
+
 class KubernetesApi:
     """A client of one API server: this pod's own, or the one of the kubeconfig (KUBECONFIG, ~/.kube/config)."""
 
@@ -93,7 +97,7 @@ class KubernetesApi:
         self._client = _connect(kubeconfig, context)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None:
-        """Return the object, or None if there is none."""
+        """Return the object, or None if there is none. `NoSuchKind` where its kind is not served."""
         try:
             return self._ask("get", KINDS[kind].path(namespace, name))
         except _NotFound:
@@ -102,7 +106,7 @@ class KubernetesApi:
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> ListResult:
-        """Return all objects of a kind, of every namespace if none is given."""
+        """Return all objects of a kind, of every namespace if none is given. `NoSuchKind` where it is not served."""
         pages = [*self.pages(kind, namespace, labels, fields)]
         return ListResult([item for page in pages for item in page.items], pages[-1].version)
 
@@ -217,6 +221,16 @@ class KubernetesApi:
         """True if the server has this subresource of a core kind, such as `pods/resize`."""
         return any(found.get("name") == part for found in self._ask("get", "/api/v1").get("resources") or [])
 
+    def serves_kind(self, kind: str) -> bool:
+        """Return whether objects of this kind can be made. False while its definition is being deleted, with them."""
+        version, plural = KINDS[kind].version, KINDS[kind].plural
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        try:
+            found = self._ask("get", group).get("resources") or []
+        except (_NotFound, NoSuchKind):
+            return False
+        return any(one.get("name") == plural and "create" in (one.get("verbs") or ()) for one in found)
+
     def version(self) -> str:
         """Return the server's version, such as v1.34.3."""
         return str(self._ask("get", "/version").get("gitVersion", ""))
@@ -224,7 +238,8 @@ class KubernetesApi:
     @staticmethod
     def _path(doc: Doc, named: bool = True) -> str:
         about = doc["metadata"]
-        return KINDS[doc["kind"]].path(about.get("namespace"), about["name"] if named else None)
+        kind = "BatchJob" if doc["kind"] == "Job" and doc["apiVersion"] == KINDS["BatchJob"].version else doc["kind"]
+        return KINDS[kind].path(about.get("namespace"), about["name"] if named else None)
 
     def _ask(self, method: str, path: str, **more: Any) -> Doc:
         with _translating(f"{method} {path}"):
@@ -249,7 +264,7 @@ _OURS: Doc = {"field_manager": FIELD_MANAGER, "force_conflicts": True}
 
 
 class _NotFound(Rejected):
-    """There is no such object, or no such kind."""
+    """There is no such object."""
 
 
 def _connect(kubeconfig: str | None, context: str | None) -> Any:
@@ -309,6 +324,8 @@ class _translating:
         from urllib3.exceptions import HTTPError
 
         if isinstance(error, ApiException) and error.status:
+            if error.status == 404 and self._what.startswith(("get ", "watch ")) and not _names_object(error):
+                raise NoSuchKind(f"the API server does not serve this kind ({self._what})") from None
             raise _judged(int(error.status), _said(error), self._what) from None
         if isinstance(error, ApiException | HTTPError | OSError | ValueError):
             raise ApiUnavailable(f"the API server does not answer ({self._what}): {_cause(error)}") from None
@@ -333,6 +350,14 @@ def _cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None) or error
     words = str(reason).rpartition(": ")[2] if type(reason).__module__.startswith("urllib3") else ""
     return words[:200] or type(error).__name__
+
+
+def _names_object(error: Any) -> bool:
+    """Return whether a 404 is about one object, which its answer then names. About a kind it is a plain text."""
+    try:
+        return bool(json.loads(error.body)["details"]["name"])
+    except (TypeError, ValueError, LookupError):
+        return False
 
 
 def _said(error: Any) -> str:

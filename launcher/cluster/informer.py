@@ -1,9 +1,10 @@
 """Keeps a local copy of Pods, Volcano Jobs and Queues by watches of the API server.
 
 Promises: the copy was true a moment ago or `in_step` is False; a watch that ends goes on where it was, one that
-expires, fails or falls silent is restarted from a fresh list; the last state of a pod that vanished is kept until
-`looked_at` is called, because it may be the only proof that a trainer has ended. Lists come page by page, and of each
-object only what is read is kept, since a cluster may have many. Read by `launch_service.py`; each watch is one thread.
+expires, fails or falls silent is restarted from a fresh list; where a kind is no longer served the copy is kept, out of
+step, as that proves nothing about its objects; the last state of a pod that vanished is kept until `looked_at` is
+called, because it may be the only proof that a trainer has ended. Lists come page by page, and of each object only what
+is read is kept, since a cluster may have many. Read by `launch_service.py`; each watch is one thread.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from coordinator.errors import Rejected, ReshapeError
-from launcher.cluster.api import Doc, Expired, KubernetesApi
+from coordinator.errors import ReshapeError
+from launcher.cluster.api import Doc, Expired, KubernetesApi, NoSuchKind
 from launcher.cluster.pods.pod_state import Pod
 
 WATCH_S = 20  # so late a dead connection is noticed
 WATCHES = 15  # then a fresh list, which repairs whatever a watch missed
 PAUSE_S = 1.0
+LOOK_AGAIN_S = 10.0  # whether a kind that the cluster does not have has been installed
+VANISHED = (
+    "The API server no longer serves the kind {kind}, which was there. That does not prove that such objects are gone, "
+    "so nothing is started, changed or cancelled until it is back. If it was removed for good: "
+    "kubectl -n reshape-system rollout restart deployment/reshape-launcher"
+)
 MOST_VANISHED = 1000  # older ones are dropped: a launcher that stands by reads none
 
 log = logging.getLogger(__name__)
@@ -82,6 +89,10 @@ class Informer:
         """Whether a list has been read since the last trouble."""
         self.known = False
         """Whether one has ever been read."""
+        self.absent = False
+        """Whether the cluster does not have this kind, and did not have it since this was started."""
+        self.trouble = ""
+        """Why it is out of step, as a sentence, where a user can do something about it."""
 
     def items(self) -> dict[str, Doc]:
         """Return the objects by uid."""
@@ -120,15 +131,32 @@ class Informer:
                 self._list_and_follow()
             except Expired:
                 log.info("the watch of %s has expired; listing again", self.kind)
+            except NoSuchKind:
+                self._note_no_such_kind()
             except ReshapeError as error:
                 if self.in_step or self._tries == 0:
-                    log.warning("%s; listing %s until it answers again", _lacks(error, self.kind) or error, self.kind)
+                    log.warning("%s; listing %s until it answers again", error, self.kind)
                 self._tries, self.in_step = self._tries + 1, False
                 self._stopping.wait(PAUSE_S)
             except Exception:  # a watch must never end for good
                 self.in_step = False
                 log.exception("the watch of %s", self.kind)
                 self._stopping.wait(PAUSE_S)
+
+    def _note_no_such_kind(self) -> None:
+        """Note that the API server does not serve this kind: it never did, or does no longer."""
+        if not self.known:
+            if not self.absent:
+                log.warning("this cluster has no kind %s: it is not watched until it is installed", self.kind)
+            self.absent = True
+            self._changed()
+            self._stopping.wait(LOOK_AGAIN_S)
+            return
+        self.trouble = VANISHED.format(kind=self.kind)
+        if self.in_step:
+            log.warning("%s", self.trouble)
+        self.in_step = False
+        self._stopping.wait(PAUSE_S)
 
     def _list_and_follow(self) -> None:
         since = self._read()
@@ -150,7 +178,7 @@ class Informer:
             self._items = new
         self._note(dict.fromkeys(old.keys() - new.keys()))  # first: another may have the name of one that is gone
         self._note({uid: item for uid, item in new.items() if item != old.get(uid)})
-        self._tries, self.in_step, self.known = 0, True, True
+        self._tries, self.in_step, self.known, self.absent, self.trouble = 0, True, True, False, ""
         self._changed()
         return version
 
@@ -189,9 +217,3 @@ class Informer:
         self._vanished[uid] = last
         while len(self._vanished) > MOST_VANISHED:
             del self._vanished[next(iter(self._vanished))]
-
-
-def _lacks(error: ReshapeError, kind: str) -> str:
-    """Return what to do if the server lacks this kind: its own message is only `Not Found`."""
-    absent = isinstance(error, Rejected) and error.status == 404
-    return f"this cluster has no kind {kind}: apply its CustomResourceDefinition" if absent else ""

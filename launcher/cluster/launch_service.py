@@ -65,6 +65,10 @@ BREATH_S = 0.1  # between turns, however much changes
 REMOVE_AGAIN_S = 5.0
 REST_S = 5.0
 STUCK_TERMS = 4  # a turn that takes longer may never end: the term is no longer renewed and another launcher acts
+NO_VOLCANO = (
+    "this cluster has no Volcano, and this installation launches records as Volcano Jobs: install Volcano, or "
+    "volcano-reshape without it (manifests/overlays/without-volcano, or volcano.enabled=false of the chart)"
+)
 FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 
 log = logging.getLogger(__name__)
@@ -84,12 +88,13 @@ class LaunchService:
         self._wake, self._stopping = threading.Event(), threading.Event()
         wake, within = self._wake.set, namespaces or (None,)
         self._pods = [Informer(cluster, "Pod", namespace, JOB, wake) for namespace in within]
-        self._jobs = [Informer(cluster, "Job", namespace, None, wake) for namespace in within]
+        of_volcano = within if settings.volcano else ()
+        self._jobs = [Informer(cluster, "Job", namespace, None, wake) for namespace in of_volcano]
         self._batch_jobs = [Informer(cluster, "BatchJob", namespace, JOB, wake) for namespace in within]
-        self._queues = [Informer(cluster, "Queue", None, None, wake)]
+        self._queues = [Informer(cluster, "Queue", None, None, wake)] if settings.volcano else []
         self._groups = [
             Informer(cluster, "PodGroup", namespace, None, lambda: None, placeholder_pods.shortened_group)
-            for namespace in within
+            for namespace in of_volcano
         ]
         self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
         self.events = EventWriter(cluster, clock, "reshape-launcher")
@@ -105,10 +110,10 @@ class LaunchService:
         )
         self._logs = LogReaders(store, cluster, clock, settings, master_key, namespaces)
         self.metrics = LauncherMetrics(
-            lambda: elector.leads, lambda: sum(not informer.in_step for informer in self._informers)
+            lambda: elector.leads, lambda: sum(not _is_true(informer) for informer in self._informers)
         )
         self._runs = LaunchQueue(self._carry_out, self.metrics.playbook)
-        self._states = LaunchStates(store, cluster, clock, settings.namespace, self.patience_s, self._runs.under_way)
+        self._states = LaunchStates(store, cluster, clock, settings, self.patience_s, self._runs.under_way)
         self._kept = KeptRecords(store, cluster, master_key)
         self._compared = False  # whether the store was compared with what runs since this launcher acts
         self._resizing = PodResizer(TABLE, store, cluster, clock, self.events)
@@ -148,12 +153,25 @@ class LaunchService:
 
     @property
     def ready(self) -> bool:
-        """True if the list of queues was read, which the webhook needs. True also on a launcher that stands by."""
-        return all(informer.known for informer in self._queues)
+        """True if the list of queues was read, which the webhook needs, or the cluster has none.
+
+        True also on a launcher that stands by.
+        """
+        return all(informer.known or informer.absent for informer in self._queues)
 
     @property
     def _informers(self) -> list[Informer]:
         return [*self._pods, *self._jobs, *self._batch_jobs, *self._queues]
+
+    @property
+    def has_volcano_jobs(self) -> bool:
+        """True if Volcano Jobs are watched; False where the cluster or this installation is without Volcano."""
+        return bool(self._jobs) and not any(informer.absent for informer in self._jobs)
+
+    def queues_of_volcano(self) -> dict[str, Doc] | None:
+        """Return Volcano's queues by name; None where there is no Volcano."""
+        absent = not self._queues or any(informer.absent for informer in self._queues)
+        return None if absent else self.queues()
 
     def queues(self) -> dict[str, Doc]:
         """Return Volcano's queues by name."""
@@ -167,7 +185,7 @@ class LaunchService:
         batch = {uid: doc for informer in self._batch_jobs for uid, doc in informer.items().items()}
         jobs |= {uid: one_pod_jobs.read_batch_job(doc) for uid, doc in batch.items()}
         jobs |= {uid: found for uid, pod in pods.items() if (found := one_pod_jobs.read_pod(pod)) is not None}
-        return ObservedCluster(pods, jobs, self.queues())
+        return ObservedCluster(pods, jobs, self.queues(), self.has_volcano_jobs)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -197,8 +215,9 @@ class LaunchService:
         if not self.elector.try_to_lead():
             self.trouble = f"Another launcher ({self.elector.holder()}) acts on this store."
             return
-        if not all(informer.in_step for informer in self._informers):
-            self.trouble = "The API server does not answer, or refuses a watch."
+        if behind := [informer for informer in self._informers if not _is_true(informer)]:
+            why = next((informer.trouble for informer in behind if informer.trouble), "")
+            self.trouble = why or "The API server does not answer, or refuses a watch."
             return
         observed = self.observed()
         self._compare(observed, led)
@@ -268,6 +287,8 @@ class LaunchService:
         """Reconcile one launch; False if the observed pods are needed once more. A bad document hurts only itself."""
         if self._clock.now() < self._rests.get(record["_id"], 0.0):
             return False
+        if self._states.is_out_of_sight(record, observed):
+            return False
         try:
             view = self._states.view(record, observed, jobs, claimed)
             for step in gang_launch.steps(view) if view.bindings else steps(view):
@@ -335,6 +356,8 @@ class LaunchService:
 
     def _launch(self, record: LaunchRow, view: LaunchState) -> LaunchRow:
         """Request the playbook. If it failed although the API server answers, the launch has failed."""
+        if self._settings.volcano and not self.has_volcano_jobs:
+            return self._note(record, {"failure": NO_VOLCANO}, view)
         name = record["_id"]
         failure = self._runs.failure(name)
         if failure is not None and name not in self._unanswered and self._cluster.answers():
@@ -413,7 +436,9 @@ class LaunchService:
             if verb == "launch":
                 self._play_launch(record, folder, cancelled)
             else:
-                values = {"name_of_launch": record["_id"], "namespace": self._states.namespace(record["doc"])}
+                namespace = self._states.namespace(record["doc"])
+                kind = self._states.api_kind(namespace, record["_id"], self.observed())
+                values = {"name_of_launch": record["_id"], "namespace": namespace, "kind": kind}
                 self._play("remove.yml", folder, values, cancelled)
             self._unanswered.discard(record["_id"])
         except ReshapeError as error:
@@ -431,11 +456,12 @@ class LaunchService:
         rendered = folder / "job.json"
         rendered.write_text(json.dumps(job), encoding="utf-8")
         self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
+        kind, namespace = "Job" if self._settings.volcano else "BatchJob", self._states.namespace(doc)
         if not self._applied(record, cancelled):
-            self._cluster.delete("Job", record["_id"], self._states.namespace(doc))
-            self._cluster.delete("Secret", record["_id"], self._states.namespace(doc))
+            self._cluster.delete(kind, record["_id"], namespace)
+            self._cluster.delete("Secret", record["_id"], namespace)
             return
-        found = self._cluster.get("Job", record["_id"], self._states.namespace(doc))
+        found = self._cluster.get(kind, record["_id"], namespace)
         if found is not None and secret is not None:  # for a gang each pod gets an Event of its own
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
             self.events.write(found, "Launched", what)
@@ -460,3 +486,8 @@ class LaunchService:
 
     def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
+
+
+def _is_true(informer: Informer) -> bool:
+    """Return whether its copy is that of the cluster, which may have no such kind."""
+    return informer.in_step or informer.absent

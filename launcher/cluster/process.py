@@ -101,7 +101,11 @@ async def _serve(
     tls = ReloadedCertificate(Path(settings.tls)) if settings.tls else None
     if tls is not None:
         injector = Injector(
-            pods, PodDecisionLookup(store, service.queues), report, service.metrics.admission, _master_key(settings)
+            pods,
+            PodDecisionLookup(store, service.queues_of_volcano),
+            report,
+            service.metrics.admission,
+            _master_key(settings),
         )
         server = make_server(injector, tls.context, lambda: service.ready, service.metrics.text)
         server.listen(settings.webhook_port)

@@ -10,7 +10,11 @@ this does not read is refused, so that nothing of it can be lost.
 {{- if eq .Values.store.type "mongodb" -}}
   {{- $folders = append $folders "overlays/mongodb" -}}
 {{- end -}}
-{{- range $name := .Values.components -}}
+{{- $components := .Values.components -}}
+{{- if not .Values.volcano.enabled -}}
+  {{- $components = append $components "without-volcano" -}}
+{{- end -}}
+{{- range $name := $components -}}
   {{- $folders = append $folders (printf "components/%s" $name) -}}
   {{- if not ($files.Get (printf "components/%s/kustomization.yaml" $name)) -}}
     {{- fail (printf "components names %s, but the chart has no folder components/%s: see which ones there are." $name $name) -}}
@@ -21,6 +25,14 @@ this does not read is refused, so that nothing of it can be lost.
   {{- $found := include "reshape.folder" (dict "files" $files "folder" $folder) | fromJson -}}
   {{- $objects = concat $objects $found.items -}}
   {{- range $patch := $found.patches -}}
+    {{- $kept := list -}}
+    {{- range $object := $objects -}}
+      {{- $is := and (eq $object.kind $patch.target.kind) (eq $object.metadata.name $patch.target.name) -}}
+      {{- if not (and $is (hasPrefix "$patch: delete" (trim $patch.patch))) -}}
+        {{- $kept = append $kept $object -}}
+      {{- end -}}
+    {{- end -}}
+    {{- $objects = $kept -}}
     {{- range $object := $objects -}}
       {{- if and (eq $object.kind $patch.target.kind) (eq $object.metadata.name $patch.target.name) -}}
         {{- if hasPrefix "-" (trim $patch.patch) -}}

@@ -26,6 +26,12 @@
 {{- if and .Values.image.tag .Values.image.digest -}}
   {{- fail "image.tag and image.digest are both given: give one of them." -}}
 {{- end -}}
+{{- if has "without-volcano" .Values.components -}}
+  {{- fail "components names without-volcano: set volcano.enabled to false in its place." -}}
+{{- end -}}
+{{- if and (not .Values.volcano.enabled) (has "pool" .Values.components) -}}
+  {{- fail "components names pool, whose placeholders are scheduled by Volcano: leave it out, or set volcano.enabled to true." -}}
+{{- end -}}
 {{- $names := list -}}
 {{- range .Values.queues -}}
   {{- if has .name $names -}}
@@ -34,8 +40,8 @@
   {{- $names = append $names .name -}}
 {{- end -}}
 {{- if lookup "v1" "Namespace" "" "kube-system" -}}{{- /* else nobody was asked, as by `helm template` */ -}}
-  {{- if not (.Capabilities.APIVersions.Has "scheduling.volcano.sh/v1beta1") -}}
-    {{- fail "Volcano is not installed in this cluster: install Volcano 1.10 or newer first, then run this again." -}}
+  {{- if and .Values.volcano.enabled (not (.Capabilities.APIVersions.Has "scheduling.volcano.sh/v1beta1")) -}}
+    {{- fail "Volcano is not installed in this cluster: install Volcano 1.10 or newer first, then run this again. Or set volcano.enabled=false: then batch Jobs with one pod, bare pods and records are reshaped under Kubernetes' own scheduler." -}}
   {{- end -}}
   {{- if and .Values.metrics.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
     {{- fail "metrics.enabled needs the Prometheus operator, which is not installed in this cluster: install it, or leave metrics.enabled out." -}}

@@ -1,8 +1,10 @@
-"""Applies or deletes a Volcano Job from Ansible's own process, by the launcher's client of the Kubernetes API.
+"""Applies or deletes a Volcano Job or batch Job from Ansible's own process, by the launcher's client of the
+Kubernetes API.
 
-`apply: FILE` applies the object in a JSON file on the server's side; `delete: NAME` with `namespace` deletes one, its
-pods first. Both may be repeated. Fails with the API server's own message. A module would be started in a Python of its
-own, which takes five times as long. Called by launch.yml and remove.yml.
+`apply: FILE` applies the object in a JSON file on the server's side; `delete: NAME` with `namespace` and `kind` (as
+`launcher.cluster.api` names it) deletes one, its pods first. Both may be repeated. Fails with the API server's own
+message. A module would be started in a Python of its own, which takes five times as long. Called by launch.yml and
+remove.yml.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class ActionModule(ActionBase):
             if "apply" in given:
                 cluster.apply(json.loads(Path(given["apply"]).read_text(encoding="utf-8")))
                 return {**result, "changed": True}
-            deleted = cluster.delete("Job", given["delete"], given["namespace"], foreground=True)
+            deleted = cluster.delete(given["kind"], given["delete"], given["namespace"], foreground=True)
             return {**result, "changed": deleted}
         except ReshapeError as error:
             return {**result, "failed": True, "msg": str(error)}

@@ -23,6 +23,7 @@ from tests.cluster.bed_processes import Processes
 NAMESPACE = "volcano-system"
 SERVICE = "volcano-admission-service"
 ADMISSION_PORT = 8443
+PROGRAMS = ("scheduler", "controllers", "admission")
 LEFT_OUT = {"Deployment", "Job"}  # its programs run as processes here, its certificate comes from the bed's CA
 PERIOD = "250ms"  # between two looks of the scheduler; a pod needs two. By default a second: tests start some 150 pods
 
@@ -44,7 +45,7 @@ class Volcano:
         return self.folder / "volcano" / "volcano-scheduler.conf"
 
     def prepare(self) -> None:
-        for account in ("scheduler", "controllers", "admission"):
+        for account in PROGRAMS:
             self.tokens.service_account(f"volcano-{account}", NAMESPACE, f"volcano-{account}")
         self.authority.issue("volcano-admission", [f"{SERVICE}.{NAMESPACE}.svc", network.CONTROL_IP])
 
@@ -58,9 +59,20 @@ class Volcano:
         cluster.apply([self._adapted(each) for each in objects if each["kind"] not in first])
         cluster.apply(ADMISSION_ENDPOINT)
         self.set_conf(self.default_conf())
-        for program in ("scheduler", "controllers", "admission"):
+        for program in PROGRAMS:
             self.start_program(program)
         until("Volcano's webhooks", lambda: _admits(cluster), 60, self._alive)
+
+    def remove(self, cluster: Cluster) -> None:
+        """Take programs, webhooks and kinds away, with all objects of these; `start` brings them back."""
+        for program in PROGRAMS:
+            self.stop_program(program)
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "CustomResourceDefinition"):
+            for name in self._names(kind):
+                cluster.delete(kind, name)
+
+    def _names(self, kind: str) -> list[str]:
+        return [str(each["metadata"]["name"]) for each in self._installed() if each["kind"] == kind]
 
     def start_program(self, name: str) -> None:
         """scheduler, controllers or admission."""
@@ -120,7 +132,7 @@ class Volcano:
         return each
 
     def _alive(self) -> None:
-        for name in ("scheduler", "controllers", "admission"):
+        for name in PROGRAMS:
             self.processes.check(f"volcano-{name}")
 
 

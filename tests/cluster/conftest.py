@@ -28,7 +28,7 @@ UP = pytest.StashKey[Bed]()
 KEPT = pytest.StashKey[bool]()  # whether the bed is to stay up afterwards
 TROUBLE = pytest.StashKey[dict[str, str]]()  # what was wrong in the cluster when a test failed, by the error's text
 WHY_FILE = ROOT / "build" / "cluster-trouble.txt"  # of the first failure: .ci/run prints it last
-LAST = ("test_rbac.py", "test_helm.py", "test_killed_bed.py")
+LAST = ("test_rbac.py", "test_without_volcano.py", "test_helm.py", "test_killed_bed.py")
 TEST_LIMIT_S = patient(300)  # of a test alone: what its fixtures build takes as long as it takes
 
 

@@ -110,12 +110,27 @@ def options_for(overlay: str) -> tuple[str, ...]:
     about = yaml.safe_load((CHART / "overlays" / overlay / "kustomization.yaml").read_text(encoding="utf-8"))
     own = {"mongodb.yaml", "../mongodb"} & set(about["resources"])
     names = [folder.rpartition("/")[2] for folder in about.get("components", [])]
-    return given(f"""store.type="{"mongodb" if own else "external"}"\ncomponents={json.dumps(names)}""")
+    volcano = json.dumps("without-volcano" not in names)
+    names = [name for name in names if name != "without-volcano"]
+    store = "mongodb" if own else "external"
+    return given(f"""store.type="{store}"\ncomponents={json.dumps(names)}\nvolcano.enabled={volcano}""")
 
 
 @pytest.mark.parametrize("overlay", sorted(folder.name for folder in (CHART / "overlays").iterdir()))
 def test_the_chart_installs_what_each_overlay_installs(overlay: str) -> None:
     compare(kustomized(f"manifests/overlays/{overlay}"), *options_for(overlay))
+
+
+def test_without_volcano_it_refuses_what_needs_it() -> None:
+    for values, why in (
+        ('components=["without-volcano"]', "set volcano.enabled to false in its place"),
+        (
+            'components=["pool"]\nvolcano.enabled=false',
+            "components names pool, whose placeholders are scheduled by Volcano",
+        ),
+    ):
+        with pytest.raises(HelmRefused, match=why):
+            rendered(*given(values))
 
 
 def test_it_installs_what_is_installed_by_default_and_what_prometheus_needs() -> None:

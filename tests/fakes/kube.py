@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
-from launcher.cluster.api import Expired, KubernetesApi, ListResult
+from launcher.cluster.api import Expired, KubernetesApi, ListResult, NoSuchKind
 
 Doc = dict[str, Any]
 Name = tuple[str, str | None, str]  # kind, namespace, name
@@ -24,6 +24,7 @@ class Kube:
         self.objects: dict[Name, Doc] = {}
         self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
         self.trouble: ReshapeError | None = None
+        self.without: set[str] = set()  # kinds that are not served
         self.refuses: ReshapeError | None = None  # what a resize of a pod is answered
         self._version = 1
         self._lock = threading.RLock()
@@ -114,6 +115,8 @@ class Kube:
         return self._make(doc)
 
     def apply(self, doc: Doc) -> Doc:
+        if doc["kind"] == "Job" and doc.get("apiVersion") == "batch/v1":
+            doc = {**doc, "kind": "BatchJob"}
         self._call("apply", doc["kind"], doc["metadata"]["name"])
         return self._make(doc)
 
@@ -170,6 +173,10 @@ class Kube:
             self.vanish(kind, name, namespace)
             return True
 
+    def serves_kind(self, kind: str) -> bool:
+        self._call("serves_kind", kind, "")
+        return kind not in self.without
+
     def answers(self) -> bool:
         return self.trouble is None
 
@@ -191,6 +198,8 @@ class Kube:
         if self.trouble is not None:
             raise self.trouble
         self.calls.append((verb, kind, name))
+        if kind in self.without and verb in ("get", "list", "watch"):
+            raise NoSuchKind(f"the API server does not serve this kind ({kind})")
 
     def _make(self, doc: Doc) -> Doc:
         meta, rest = dict(doc["metadata"]), {k: v for k, v in doc.items() if k not in ("kind", "metadata")}

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from coordinator.scheduling import intake
-from launcher.cluster.controllers import volcano_job_document
+from launcher.cluster.controllers import one_pod_jobs, volcano_job_document
 from launcher.cluster.pods import placeholder_pods
 from launcher.names import GATE
 from reshape import __version__
@@ -236,6 +236,37 @@ def test_the_page_explains_every_setting_that_a_manifest_sets() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
     given = [each["data"] for each in objects(BED) if each["metadata"]["name"].startswith("reshape-settings")]
     assert [name for data in given for name in data if f"`{name}`" not in page] == []
+
+
+def test_without_volcano_nothing_of_it_is_made_and_all_other_rights_of_the_launcher_stay() -> None:
+    folder = "manifests/overlays/without-volcano"
+    assert [each for each in objects(folder) if "volcano.sh" in each["apiVersion"]] == []
+    settings = [each["data"] for each in objects(folder) if each["metadata"]["name"].startswith("reshape-settings")]
+    assert settings[0]["RESHAPE_VOLCANO"] == "0"
+    for role in ("reshape-launcher", "reshape-launcher-jobs"):
+        usual = [rule for rule in rules("manifests", role) if not rule["apiGroups"][0].endswith("volcano.sh")]
+        made = rules(folder, role)
+        for rule in (*usual, *made):
+            if (rule["apiGroups"], rule["resources"]) == (["batch"], ["jobs"]):
+                rule["verbs"] = sorted({*rule["verbs"], "create", "delete"})
+        assert made == usual, "what is changed in base/rbac.yaml is changed in components/without-volcano, too"
+
+
+def rules(folder: str, role: str) -> list[Doc]:
+    (found,) = [o for o in objects(folder) if (o["kind"], o["metadata"]["name"]) == ("ClusterRole", role)]
+    return list(found["rules"])
+
+
+def test_the_batch_job_of_the_examples_becomes_the_same_record_as_the_volcano_job() -> None:
+    _, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "count-batch.yaml").read_text(encoding="utf-8"))
+    job["metadata"] |= {"uid": "u", "namespace": "default"}
+    doc = volcano_job_document.job_document(one_pod_jobs.read_batch_job(job))
+    assert (doc["job_id"], doc["optional_num_gpus"], doc["queue"]) == ("default.count", [1, 2, 4], "default")
+    code = [
+        next(yaml.safe_load_all((ROOT / "examples" / "kubernetes" / name).read_text(encoding="utf-8")))
+        for name in ("count.yaml", "count-batch.yaml")
+    ]
+    assert code[0] == code[1]
 
 
 @pytest.mark.parametrize("name", ["job-record.json", "gang-record.json"])

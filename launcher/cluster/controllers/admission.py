@@ -24,14 +24,18 @@ Doc = dict[str, Any]
 
 
 class PodDecisionLookup:
-    """Implements `webhook.PodDecisions`. `queues`: returns Volcano's queues by name, as they are now."""
+    """Implements `webhook.PodDecisions`. `queues`: returns Volcano's queues by name, as they are now; None where there
+    is no Volcano."""
 
-    def __init__(self, store: Store, queues: Callable[[], Mapping[str, Doc]]) -> None:
+    def __init__(self, store: Store, queues: Callable[[], Mapping[str, Doc] | None]) -> None:
         self._store = store
         self._queues = queues
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        found = self._queues().get(name)
+        queues = self._queues()
+        if queues is None:
+            return False, "shared"
+        found = queues.get(name)
         if found is None:  # just started: a pod that passes uninjected would see every GPU
             raise Transient(f"Queue {name} is not known to the launcher yet; this is asked again.")
         meta: Mapping[str, Any] = found.get("metadata") or {}

@@ -3,7 +3,8 @@
 Level-triggered: it reads the present state, not what happened, so a launcher that was killed anywhere resumes. First
 comes what to record (`WriteLaunch`), then what brings the launch to its wanted state. Two kinds:
 
-    record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user)
+    record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user);
+             without Volcano its batch Job
     volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or delete it. Likewise
              a user's batch Job, which is suspended in place of that, and a bare pod, which nobody makes anew
 
@@ -117,6 +118,7 @@ class LaunchState:
     patient: bool = False  # whether its pod still has time to end by itself
     refused: str | None = None  # why Volcano could not make a pod
     bindings: tuple[PodBinding, ...] = ()  # of a gang, one for each pod
+    made_as: str = "Volcano Job"  # what makes the pods of a record, in words
 
     @property
     def wanted(self) -> bool:
@@ -211,8 +213,10 @@ def _failure(view: LaunchState, newest: Pod | None) -> str | None:
     if newest is not None and not newest.leaving and not newest.ended:
         return None
     if newest is None and view.refused:
-        return f"Volcano cannot make its pod: {view.refused}"
-    what = described((view.record.get("doc") or {}).get("volcano") or {})
+        by = "Volcano" if view.made_as == "Volcano Job" else "Kubernetes"
+        return f"{by} cannot make its pod: {view.refused}"
+    origin = (view.record.get("doc") or {}).get("volcano")
+    what = described(origin) if origin else view.made_as
     if view.leaving:
         return f"its {what} was deleted"
     now = phase(view.job or {})

@@ -13,11 +13,12 @@ from coordinator.model import states as s
 from coordinator.model.tables import JobRow, LaunchRow
 from coordinator.ports import Clock, Store
 from coordinator.stores.rules import are_lost
+from launcher.admission.inject import PodSettings
 from launcher.cluster.api import KubernetesApi
-from launcher.cluster.controllers import gang_launch, volcano_job_document
+from launcher.cluster.controllers import gang_launch, one_pod_jobs, volcano_job_document
 from launcher.cluster.controllers.launch import LaunchState, PodBinding
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
-from launcher.names import POD_SUFFIX
+from launcher.names import POD_SUFFIX, is_made_by_launcher
 
 Doc = dict[str, Any]
 
@@ -25,13 +26,14 @@ LOOK_S = 3.0
 
 
 class LaunchStates:
-    """`busy(name)`: whether a playbook of that launch runs. `namespace`: the default one of job documents."""
+    """`busy(name)`: whether a playbook of that launch runs."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, namespace: str, patience_s: float,
+        self, store: Store, cluster: KubernetesApi, clock: Clock, settings: PodSettings, patience_s: float,
         busy: Callable[[str], bool],
     ) -> None:  # fmt: skip
-        self._store, self._cluster, self._clock, self._namespace = store, cluster, clock, namespace
+        self._store, self._cluster, self._clock, self._namespace = store, cluster, clock, settings.namespace
+        self._api_kind = "Job" if settings.volcano else "BatchJob"  # that records are launched as
         self._patience_s, self._busy = patience_s, busy
         self._asked: dict[str, float] = {}  # when the removal of each launch was first seen
         self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
@@ -57,6 +59,20 @@ class LaunchStates:
             return set()
         return {name for name, key in of_launch.items() if str(key) in missing}
 
+    def api_kind(self, namespace: str, name: str, observed: ObservedCluster) -> str:
+        """Return the kind, in `launcher.cluster.api`, of the object that a launch of ours has, or is to get."""
+        found = observed.job_named(namespace, name)
+        return self._api_kind if found is None else one_pod_jobs.api_kind(one_pod_jobs.origin_of(found))
+
+    def is_out_of_sight(self, record: LaunchRow, observed: ObservedCluster) -> bool:
+        """True for a wanted launch of a Volcano Job while such are not watched: nothing is known about it."""
+        if record.get("wanted") != "launch" or observed.has_volcano_jobs:
+            return False
+        if origin := _theirs(record):
+            return "kind" not in origin
+        made = observed.job_named(self.namespace(record.get("doc") or {}), record["_id"])
+        return self._api_kind == "Job" and bool(record.get("applied")) and made is None
+
     def namespace(self, doc: Doc) -> str:
         return str(doc.get("namespace") or self._namespace)
 
@@ -75,8 +91,15 @@ class LaunchStates:
         short = len(pods) < max(1, len(bindings)) and not _theirs(record)
         refused = self._refused(record, job) if job is not None and short else None
         return LaunchState(
-            record, pods, job, self._busy(name), over, ended, self._patient(record, ended), refused, bindings
-        )
+            record, pods, job, self._busy(name), over, ended, self._patient(record, ended), refused, bindings,
+            self._made_as(job),
+        )  # fmt: skip
+
+    def _made_as(self, job: Doc | None) -> str:
+        """Return what makes the pods of a record's launch, in words."""
+        if job is not None:
+            return one_pod_jobs.described(one_pod_jobs.origin_of(job))
+        return "Volcano Job" if self._api_kind == "Job" else "batch Job"
 
     def _bindings(self, record: LaunchRow) -> tuple[PodBinding, ...]:
         doc = record.get("doc") or {}
@@ -98,13 +121,21 @@ class LaunchStates:
             mine = tuple(pod for pod in pods if claimed.get(pod.uid, name) == name)
             return observed.jobs.get(str(origin.get("uid"))), mine
         job, namespace = observed.job_named(self.namespace(doc), name), self.namespace(doc)
-        if job is None and record.get("applied") and not record.get("gone"):  # the watch may not show it yet
-            job = self._cluster.get("Job", name, namespace)
+        served = self._api_kind != "Job" or observed.has_volcano_jobs
+        if job is None and served and record.get("applied") and not record.get("gone"):  # our watch may be behind
+            job = self._of_launcher(self._cluster.get(self._api_kind, name, namespace))
         # By name: a copied pod has the labels and annotations, too.
-        names = {f"{name}{POD_SUFFIX}"} | {str(entry["name"]) for entry in gang_launch.recorded_pods(record)}
-        if doc.get("gpus_per_pod") and job is not None:
+        known = [record.get("pod"), *gang_launch.recorded_pods(record)]
+        names = {f"{name}{POD_SUFFIX}"} | {str(entry["name"]) for entry in known if entry}
+        if job is not None and (doc.get("gpus_per_pod") or one_pod_jobs.kind_of(job)):
             names |= {pod.name for pod in observed.pods.values() if pod.owner == job["metadata"]["uid"]}
         return job, tuple(p for p in observed.pods.values() if p.namespace == namespace and p.name in names)
+
+    def _of_launcher(self, found: Doc | None) -> Doc | None:
+        """Return the object as a Volcano Job, if the launcher made it."""
+        if found is None or self._api_kind == "Job":
+            return found
+        return one_pod_jobs.read_batch_job(found) if is_made_by_launcher(found) else None
 
     def _living(self, record: LaunchRow, jobs: Mapping[str, JobRow]) -> JobRow | None:
         """Return the job of a launch; None once it is closed or deleted, which is verified for a wanted launch."""

@@ -14,7 +14,7 @@ from launcher.admission import kinds
 from launcher.admission.inject import SHIM, SHIM_IN_IMAGE
 from launcher.admission.json_patch import pointer_part
 from launcher.cluster.pods.pod_state import Pod
-from launcher.names import COUNTS, FIELDS, INJECT, JOB, SUSPENDED
+from launcher.names import COUNTS, FIELDS, INJECT, JOB, SUSPENDED, is_made_by_launcher
 
 Doc = dict[str, Any]
 
@@ -127,7 +127,9 @@ def _read(
     version: str, kind: str, meta: Mapping[str, Any], template: Mapping[str, Any], phase: str, message: str
 ) -> Doc:
     about = template.get("metadata") or {}
-    labels = {name: value for name, value in (meta.get("labels") or {}).items() if name != JOB}  # written by us
+    labels = dict(meta.get("labels") or {})
+    if not is_made_by_launcher({"metadata": meta}):
+        labels.pop(JOB, None)  # the webhook wrote it
     return {
         "apiVersion": version,
         "kind": kind,

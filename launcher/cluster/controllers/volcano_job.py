@@ -57,6 +57,7 @@ class VolcanoJobController:
         self._evicted: dict[str, tuple[str, float, str]] = {}  # of each evicted pod: its owner, when it was seen, why
         self._waits: dict[str, tuple[float, str]] = {}  # when the last Event said why a Volcano Job waits, and what
         self._queues: dict[str, Doc] | None = None  # as written
+        self._unproven: set[str] = set()  # uids of Volcano Jobs that are not seen, without a proof that they are gone
         self._select_at = 0.0
         self._selects = True  # whether there was a webhook to select for
 
@@ -290,8 +291,8 @@ class VolcanoJobController:
             if self._namespaces and origin.get("namespace") not in self._namespaces:
                 continue  # not watched any more, so its absence proves nothing
             job = observed.jobs.get(str(origin.get("uid")))
-            if job is None and self._there(origin):
-                continue  # our watch is behind
+            if job is None and not self._is_gone(origin, observed):
+                continue
             ends = job is None or "deletionTimestamp" in job["metadata"] or self._over_for_long(job)
             if job is None or ends or volcano_job_document.phase(job) in TERMINATED:
                 self._change(doc, {"cancel": True, "cancel_reason": self._why_gone(origin, job)})
@@ -336,8 +337,24 @@ class VolcanoJobController:
         has = "was terminated" if what == "Volcano Job" else "has ended"
         return f"its {what} {has}{f': {said}' if said else ''}"
 
+    def _is_gone(self, origin: Mapping[str, Any], observed: ObservedCluster) -> bool:
+        """True if an object that our watch does not show was certainly deleted: a cancellation is final.
+
+        Nothing is certain about Volcano Jobs where their kind is not served, or goes with all of them.
+        """
+        if "kind" not in origin and not (observed.has_volcano_jobs and self._cluster.serves_kind("Job")):
+            if str(origin.get("uid")) not in self._unproven:
+                self._unproven.add(str(origin.get("uid")))
+                log.warning(
+                    "Volcano Job %s/%s is not seen, but its kind is not served now, so that its job is not cancelled",
+                    origin.get("namespace"),
+                    origin.get("name"),
+                )
+            return False
+        return not self._there(origin)
+
     def _there(self, origin: Mapping[str, Any]) -> bool:
-        """Ask the API server whether the Volcano Job of this uid exists: a cancellation is final."""
+        """Ask the API server whether the object of this uid exists: our watch may be behind."""
         found = self._cluster.get(one_pod_jobs.api_kind(origin), str(origin.get("name")), str(origin.get("namespace")))
         return found is not None and found["metadata"].get("uid") == origin.get("uid")
 
@@ -345,7 +362,7 @@ class VolcanoJobController:
         """Delete documents that intake refused once their Volcano Jobs are gone, so that their names are free again."""
         for doc in self._store.list("jobs", {"closed": None}):
             origin = doc.get("volcano") if doc.get("origin") == "volcano" and doc.get("problems") else None
-            if isinstance(origin, dict) and origin.get("uid") not in observed.jobs and not self._there(origin):
+            if isinstance(origin, dict) and origin.get("uid") not in observed.jobs and self._is_gone(origin, observed):
                 try:
                     self._store.delete("jobs", doc["_id"], {"version": doc.get("version")})
                 except Conflict:

@@ -17,7 +17,7 @@ from coordinator.model.schema.job_fields import MOST_PRIORITY
 from coordinator.scheduling import intake
 from launcher.admission.inject import node_of
 from launcher.cluster.controllers import one_pod_jobs
-from launcher.names import CONTAINER, COUNTS, FIELDS, INJECT, JOB, is_launch_of
+from launcher.names import CONTAINER, COUNTS, FIELDS, INJECT, JOB, is_made_by_launcher
 
 Doc = dict[str, Any]
 
@@ -89,11 +89,6 @@ def refusal(events: Sequence[Mapping[str, Any]], since: str = "") -> str | None:
 def is_managed(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
     """True if a user wants it reshaped, by its label or its queue. False for Volcano Jobs that the launcher made."""
     return not is_made_by_launcher(job) and (has_inject_label(job) or queue_of(job) in queues)
-
-
-def is_made_by_launcher(job: Mapping[str, Any]) -> bool:
-    """True if the launcher made it, for a job document that a user inserted."""
-    return is_launch_of(str((job["metadata"].get("labels") or {}).get(JOB)), str(job["metadata"]["name"]))
 
 
 def misused_label(job: Mapping[str, Any]) -> str | None:

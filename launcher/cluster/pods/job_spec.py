@@ -1,5 +1,7 @@
 """Turns a job document into the Secret and the Volcano Job of a launch, as plain dicts. Pure.
 
+Without Volcano (`RESHAPE_VOLCANO=0`) that is a batch Job with the same pod.
+
 Promises: the same document and launch always give the same objects, so applying them is idempotent; no secret outside
 the Secret. Called by the launcher: for jobs of records both objects are applied, for pods of a user's
 own Volcano Job only the Secret that such a pod waits for. A gang (`gpus_per_pod`) is one Volcano Job of several pods,
@@ -27,6 +29,7 @@ from coordinator.model import pod_fields as about_pods
 from coordinator.model.records import JobRecord, number
 from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import JobRow
+from coordinator.scheduling.intake import NO_GANGS
 from launcher import launch_file
 from launcher.admission import inject as pods
 from launcher.admission.inject import Devices, Injection, PodSettings
@@ -49,13 +52,15 @@ OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # 
 
 
 def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
-    """Return Secret and Volcano Job of the launch of a job document. `Rejected` with what to correct in it.
+    """Return Secret and Volcano Job, or batch Job, of the launch of a job document. `Rejected` with what to correct.
 
     `emulated`: whether the decided node's GPUs are. No Secret for a gang: each of its pods waits for its own.
     """
     job = JobRecord(dict(doc))
     name = launch_name(job.id, job.uid, job.launch)
     if job.gpus_per_pod is not None:
+        if not settings.volcano:
+            raise Rejected(NO_GANGS)
         return None, _volcano_job(job, name, _template_of_gang(job, settings), settings)
     template = _template(job, settings, Injection(
         job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
@@ -63,7 +68,8 @@ def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: boo
         grace_s=launch_file.grace_s(job, settings),
     ))  # fmt: skip
     secret = launch_secret(doc, template, settings, master_key, emulated)
-    return secret, _volcano_job(job, name, template, settings)
+    made = _volcano_job if settings.volcano else _batch_job
+    return secret, made(job, name, template, settings)
 
 
 def launch_secret(
@@ -174,6 +180,19 @@ def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings
     return body
 
 
+def _batch_job(job: JobRecord, name: str, template: Doc, settings: PodSettings) -> Doc:
+    """Return a batch Job that never makes a second pod: only the coordinator restarts a training."""
+    body = _object("batch/v1", "Job", name, job, job.doc, settings)
+    body["spec"] = {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 0,
+        "ttlSecondsAfterFinished": settings.finished_s,
+        "template": template,
+    }
+    return body
+
+
 def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
     carries = bool(job.doc.get("single_container"))
     metadata: Doc = {"labels": _labels(job), "annotations": {SIDECAR: pods.IN_IMAGE} if carries else {}}
@@ -211,7 +230,9 @@ def _pod(doc: JobRow, settings: PodSettings) -> Doc:
     if theirs.get("hostNetwork"):
         theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     theirs["tolerations"] = [*(theirs.get("tolerations") or []), *_outage_tolerations(theirs)]
-    return {**theirs, "restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [trainer]}
+    if settings.volcano:
+        theirs["schedulerName"] = SCHEDULER
+    return {**theirs, "restartPolicy": "Never", "containers": [trainer]}
 
 
 def _give_dataset(spec: Doc, trainer: Doc, doc: JobRow, settings: PodSettings) -> None:

@@ -23,7 +23,16 @@ from launcher.admission.inject import (
     node_of,
 )
 from launcher.admission.kinds import is_batch_job
-from launcher.names import CONTAINER, DATASET, FETCHER, INJECT, LAUNCH, VOLCANO_JOBS, is_secret_of_pod
+from launcher.names import (
+    CONTAINER,
+    DATASET,
+    FETCHER,
+    INJECT,
+    LAUNCH,
+    VOLCANO_JOBS,
+    is_made_by_launcher,
+    is_secret_of_pod,
+)
 
 Doc = dict[str, Any]
 
@@ -102,7 +111,9 @@ class Pod:
         """The uid of its user's object: the Volcano Job or batch Job that made it, or the bare pod itself."""
         owners = self.meta.get("ownerReferences") or []
         found = next((str(o.get("uid")) for o in owners if str(o.get("apiVersion")).startswith(VOLCANO_JOBS)), None)
-        if found is not None or self.launch is None or (self.meta.get("labels") or {}).get(INJECT) != "true":
+        of_record = any(is_batch_job(o) and o.get("name") == self.launch for o in owners)  # made by the launcher
+        asked = of_record or (self.meta.get("labels") or {}).get(INJECT) == "true"
+        if found is not None or self.launch is None or not asked:
             return found
         batch = next((str(o.get("uid")) for o in owners if is_batch_job(o)), None)
         return batch if batch is not None or owners else self.uid
@@ -292,12 +303,13 @@ class ObservedCluster:
     pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid; also those that vanished and were not handled yet
     jobs: Mapping[str, Doc] = field(default_factory=dict)  # Volcano Jobs by uid; batch Jobs and bare pods as such
     queues: Mapping[str, Doc] = field(default_factory=dict)  # by name
+    has_volcano_jobs: bool = True  # whether Volcano Jobs are watched, so that one that is not here may be gone
 
     def job_named(self, namespace: str, name: str) -> Doc | None:
-        """Return the Volcano Job of that name; a batch Job or a pod may have the same."""
+        """Return the Volcano Job of that name, or the batch Job that the launcher made; users' may have the same."""
         for job in self.jobs.values():
             named = job["metadata"].get("namespace") == namespace and job["metadata"]["name"] == name
-            if named and job.get("kind") != "Pod" and not is_batch_job(job):
+            if named and job.get("kind") != "Pod" and (not is_batch_job(job) or is_made_by_launcher(job)):
                 return job
         return None
 

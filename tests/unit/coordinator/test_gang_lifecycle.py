@@ -418,3 +418,7 @@ def test_it_needs_checkpoints_that_last_and_a_cluster() -> None:
     w.submit("gang", [2], gpus_per_pod=1)
     w.tick()
     assert "gpus_per_pod is for clusters" in w.job("gang").doc["problems"][0]
+    w = cluster(config=replace(SHORT, volcano=False))
+    w.submit("gang", [2], gpus_per_pod=1, checkpoint_claim="claim")
+    w.tick()
+    assert "which needs Volcano, and this installation is without it" in w.job("gang").doc["problems"][0]

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
-from launcher.cluster.api import FIELD_MANAGER, Expired, KubernetesApi
+from launcher.cluster.api import FIELD_MANAGER, Expired, KubernetesApi, NoSuchKind
 from launcher.cluster.process import DEEPEST
 from tests.fakes.http_thread import serving_in_thread
 
@@ -94,7 +94,7 @@ def anew(server: Server) -> None:
 
 
 def status(code: int, message: str = "words of the server") -> tuple[int, Doc]:
-    return code, {"kind": "Status", "code": code, "message": message}
+    return code, {"kind": "Status", "code": code, "message": message, "details": {"name": "p"}}
 
 
 SECRET: Doc = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}}
@@ -110,6 +110,37 @@ def test_what_is_not_there_is_none(cluster: KubernetesApi, server: Server) -> No
     server.answer = status(404)
     assert cluster.get("Pod", "p", "ns") is None
     assert cluster.delete("Pod", "p", "ns") is False
+
+
+@pytest.mark.parametrize("body", [{"kind": "Status", "code": 404, "message": "the server"}, "404 page not found", []])
+def test_a_kind_that_is_not_served_tells_nothing_about_its_objects(
+    cluster: KubernetesApi, server: Server, body: Any
+) -> None:
+    server.answer = (404, body)
+    for ask in (lambda: cluster.get("Job", "p", "ns"), lambda: cluster.list("Job")):
+        with pytest.raises(NoSuchKind, match="does not serve this kind"):
+            ask()
+    assert cluster.serves_kind("Job") is False
+
+
+def test_a_kind_is_not_served_any_more_once_its_definition_is_being_deleted(
+    cluster: KubernetesApi, server: Server
+) -> None:
+    verbs = ["delete", "get", "list", "watch"]
+    server.answer = (200, {"resources": [{"name": "jobs", "verbs": [*verbs, "create"]}]})
+    assert cluster.serves_kind("Job") is True
+    assert server.asked[0][:2] == ("GET", "/apis/batch.volcano.sh/v1alpha1")
+    server.answer = (
+        200,
+        {"resources": [{"name": "jobs", "verbs": verbs}, {"name": "jobs/status", "verbs": ["create"]}]},
+    )
+    assert cluster.serves_kind("Job") is False
+
+
+def test_a_batch_job_goes_to_kubernetes_own_group(cluster: KubernetesApi, server: Server) -> None:
+    server.answer = (200, {})
+    cluster.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "n"}})
+    assert server.asked[0][:2] == ("PATCH", "/apis/batch/v1/namespaces/n/jobs/j")
 
 
 def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: KubernetesApi, server: Server) -> None:

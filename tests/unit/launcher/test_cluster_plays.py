@@ -41,7 +41,7 @@ def apply(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    play("remove.yml", folder, name_of_launch="j-1", namespace="n")
+    play("remove.yml", folder, name_of_launch="j-1", namespace="n", kind="Job")
 
 
 def test_a_launch_is_one_server_side_apply_that_may_be_repeated(server: Server, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_removing_what_is_not_there_is_no_failure(server: Server, tmp_path: Path
 @pytest.mark.parametrize("verb", [apply, remove])
 def test_a_refusal_is_said_in_the_servers_own_words(verb: Any, server: Server, tmp_path: Path) -> None:
     server.answer = (400, DENIED)
-    with pytest.raises(Transient, match=r"""^task '\w+ the Volcano Job' failed: webhook "v\.volcano\.sh" denied it$"""):
+    with pytest.raises(Transient, match=r"""^task '\w+ the Job' failed: webhook "v\.volcano\.sh" denied it$"""):
         verb(tmp_path)
 
 

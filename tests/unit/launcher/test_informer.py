@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.errors import Rejected
 from launcher.cluster.api import Doc, Expired
 from launcher.cluster.informer import Changes, Informer
 from tests.fakes.kube import AWAY, Kube, as_api
@@ -137,10 +136,34 @@ def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
     kube.put("Job", "last")
 
 
-def test_a_kind_that_the_cluster_lacks_is_named_with_what_to_do(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
-    kube.trouble = Rejected("Not Found", 404)
-    made = Informer(as_api(kube), "Slaml", None, None, lambda: None)
+def test_a_kind_that_the_cluster_lacks_is_absent_until_it_is_installed(
+    kube: Kube, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.cluster.informer.LOOK_AGAIN_S", 0.01)
+    kube.without = {"Job"}
+    made = Informer(as_api(kube), "Job", None, None, lambda: None)
     made.start()
-    eventually(lambda: made._tries > 0)
+    eventually(lambda: made.absent)
+    assert "this cluster has no kind Job" in caplog.text and not made.in_step
+    kube.without = set()
+    eventually(lambda: made.in_step)
+    assert not made.absent
     made.stop()
-    assert "this cluster has no kind Slaml" in caplog.text and not made.in_step
+    kube.put("Job", "last")
+
+
+def test_of_a_kind_that_is_no_longer_served_all_objects_stay_and_are_out_of_step(kube: Kube) -> None:
+    kube.put("Job", "j")
+    made = Informer(as_api(kube), "Job", None, None, lambda: None)
+    made.start()
+    eventually(lambda: made.in_step and kube._watches)
+    kube.without = {"Job"}
+    kube.break_watches(Expired("too old"))
+    eventually(lambda: not made.in_step)
+    assert (len(made.items()), made.absent) == (1, False)
+    assert "nothing is started, changed or cancelled until it is back" in made.trouble
+    kube.without = set()
+    eventually(lambda: made.in_step)
+    assert made.trouble == ""
+    made.stop()
+    kube.put("Job", "last")

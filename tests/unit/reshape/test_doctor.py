@@ -344,6 +344,25 @@ def test_seats_are_judged_by_the_settings_that_the_launcher_reads(api: Healthy) 
     assert "kernel lets pods open their own GPUs only: 1 (seats by cdi)" in found(api, "well")
 
 
+def test_an_installation_without_volcano_is_asked_for_nothing_of_it(api: Healthy) -> None:
+    api.objects["ConfigMap", "reshape-settings"] = {"data": {"RESHAPE_VOLCANO": "0"}}
+    for kind, name in [*api.objects]:
+        if "volcano.sh" in name or name == "volcano-scheduler" or (kind, name) == ("ConfigMap", CONFIG_MAP):
+            del api.objects[kind, name]
+    del api.lists["Queue"]
+    asked: list[dict[str, Any]] = []
+    api.rehearse = lambda doc: asked.append(doc) or api.made  # type: ignore[assignment, func-returns-value, return-value]
+    assert (found(api, "missing"), found(api, "warning")) == ("", "")
+    assert "is installed without Volcano (RESHAPE_VOLCANO=0): batch Jobs" in found(api, "well")
+    assert "ownerReferences" not in asked[0]["metadata"], "a bare pod: nobody makes others here"
+    assert "One thing could not be checked" not in found(api, "unknown")
+
+
+def test_a_cluster_without_volcano_is_told_of_the_installation_without_it(api: Healthy) -> None:
+    del api.objects["CustomResourceDefinition", "jobs.batch.volcano.sh"]
+    assert "or volcano-reshape without it (docs/how-to/without-volcano.md)" in found(api, "missing")
+
+
 def test_no_labelled_queue_is_a_warning(api: Healthy) -> None:
     api.lists["Queue"] = []
     assert "No queue has the label" in found(api, "warning")
