@@ -286,9 +286,9 @@ def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, bel
         return over
     if not rights.has_turn(claimant, victim):
         return 0.0
-    keeps = min(guaranteed, rights.standing(victim.queue).demand) if across else 0.0
-    most = rights.held(victim.queue if across else victim) - keeps
-    return min(most, rights.beyond_guarantee(victim.queue, gpu_type)) if across else most
+    if not across:
+        return rights.held(victim)
+    return min(rights.beyond_any_type(victim.queue), rights.beyond_guarantee(victim.queue, gpu_type))
 
 
 def _requeue(rights: Rights, victim: Job, job: Job) -> Requeue:

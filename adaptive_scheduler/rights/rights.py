@@ -292,13 +292,18 @@ class Rights:
         if not may_take or not self.shares.queue(victim.queue).reclaimable:
             return NOTHING
         if gpu_type in claim.types:
-            return self._by_type.units_of(victim, gpu_type), self._by_type.units_beyond(victim.queue, gpu_type)
+            of_type = self._by_type.units_beyond(victim.queue, gpu_type)
+            return self._by_type.units_of(victim, gpu_type), min(of_type, self.beyond_any_type(victim.queue))
         queue_above = self.held(victim.queue) - self.standing(victim.queue).whole
         return above, min(queue_above, self.beyond_guarantee(victim.queue, gpu_type))
 
     def beyond_guarantee(self, queue: str, gpu_type: str) -> float:
         """Return the standard GPUs of a type beyond what a queue is guaranteed of it; infinite if nobody is any."""
         return self._by_type.units_beyond(queue, gpu_type) if self.type_told_apart(gpu_type) else math.inf
+
+    def beyond_any_type(self, queue: str) -> float:
+        """Return the standard GPUs beyond what a queue is guaranteed of GPUs of any type, and wants; negative below."""
+        return self.held(queue) - min(self.shares.queue(queue).guaranteed, self.standing(queue).demand)
 
     @property
     def types_told_apart(self) -> tuple[str, ...]:
