@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +42,6 @@ SHARE = "rights.share"
 
 NO_HELP = (LIMIT, BORROW, USER_LIMIT, BUDGET)
 """Reasons among these that keep a job waiting whatever is idle."""
-
-NOTHING = 0.0, 0.0
 
 TOLD_GPU_H = 0.05
 """Less use than this many GPU-hours is not told."""
@@ -89,6 +88,7 @@ class Rights:
         self._settings = settings
         self._owner_of: dict[tuple[str, str], JobOwner] = {}
         self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
+        self._above: tuple[int, list[tuple[JobOwner, float]]] = -1, []  # by version
         self.version = 0  # counts the changes of what owners hold
         self.who = read_owners(snapshot, now)
         self._is_covered = bool(self.who.covered)  # asked very often
@@ -285,17 +285,21 @@ class Rights:
 
     def surplus(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> tuple[float, float]:
         """Return the standard GPUs that a claimant may take on nodes of this type of another owner, of its queue."""
-        above = self.held(victim) - self.standing(victim).whole
-        if victim.queue == claimant.queue:
-            return (above, math.inf) if claim.within else NOTHING
-        may_take = claim.across or gpu_type in claim.types
-        if not may_take or not self.shares.queue(victim.queue).reclaimable:
-            return NOTHING
-        if gpu_type in claim.types:
-            of_type = self._by_type.units_beyond(victim.queue, gpu_type)
-            return self._by_type.units_of(victim, gpu_type), min(of_type, self.beyond_any_type(victim.queue))
-        queue_above = self.held(victim.queue) - self.standing(victim.queue).whole
-        return above, min(queue_above, self.beyond_guarantee(victim.queue, gpu_type))
+        of_queue = self._surplus_of_queue(victim.queue, claimant, claim, gpu_type)
+        if gpu_type in claim.types and victim.queue != claimant.queue:
+            return self._by_type.units_of(victim, gpu_type), of_queue
+        return self.held(victim) - self.standing(victim).whole, of_queue
+
+    def _surplus_of_queue(self, queue: str, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> float:
+        """Return the standard GPUs that a claimant may take of a queue on nodes of this type."""
+        if queue == claimant.queue:
+            return math.inf if claim.within else 0.0
+        by_type = gpu_type in claim.types
+        if not (claim.across or by_type) or not self.shares.queue(queue).reclaimable:
+            return 0.0
+        if by_type:
+            return min(self._by_type.units_beyond(queue, gpu_type), self.beyond_any_type(queue))
+        return min(self.held(queue) - self.standing(queue).whole, self.beyond_guarantee(queue, gpu_type))
 
     def beyond_guarantee(self, queue: str, gpu_type: str) -> float:
         """Return the standard GPUs of a type beyond what a queue is guaranteed of it; infinite if nobody is any."""
@@ -334,8 +338,8 @@ class Rights:
         return known[2]
 
     def _see(self, table: CostTable, owner: JobOwner, claim: GpuClaim) -> CostTable:
-        columns = self._columns(table.snapshot)
-        gives = self._given_by_job(table.snapshot, columns, owner, claim)
+        columns = self.columns(table.snapshot)
+        gives = self.by_job(table.snapshot, partial(self.given_to, owner, claim))
         may_give = np.floor(gives / columns.value + TINY)
         keeps = np.maximum(0.0, columns.gpus - may_give)
         others_fixed = (columns.fixed > 0) & (gives < math.inf)
@@ -343,27 +347,46 @@ class Rights:
         reclaims = bool(((gives > 0) & (gives < math.inf)).any())
         return table.keeping(keeps, self._patient if reclaims else table.settings)
 
-    def _given_by_job(self, snapshot: ClusterSnapshot, columns: JobColumns, owner: JobOwner, claim: GpuClaim) -> Floats:
-        """Return by job the standard GPUs that it can be made to give to an owner; infinite for the owner's own."""
+    def given_to(self, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> list[float]:
+        """Return, in the order of the owners, the standard GPUs that each can be made to give to a claimant on nodes of
+        this type; infinite for the claimant's own."""
+        most = {queue: self._surplus_of_queue(queue, claimant, claim, gpu_type) for queue in self.who.of_queue}
+        of_type = gpu_type in claim.types
+        found = list[float]()
+        for owner, above in self._above_shares():
+            if owner == claimant:
+                found.append(math.inf)
+            elif of_type and owner.queue != claimant.queue:
+                found.append(max(0.0, min(self._by_type.units_of(owner, gpu_type), most[owner.queue])))
+            else:
+                found.append(max(0.0, min(above, most[owner.queue])))
+        return found
 
-        def given_of(gpu_type: str) -> Floats:
-            return self._by_number(
-                lambda other: math.inf if other == owner else self.over(other, owner, claim, gpu_type)
-            )
+    def _above_shares(self) -> list[tuple[JobOwner, float]]:
+        """Return each owner with the standard GPUs that it holds above its share, negative below."""
+        if self._above[0] != self.version:
+            above = [(owner, self.held(owner) - self.standing(owner).whole) for owner in self.who.owners]
+            self._above = self.version, above
+        return self._above[1]
 
+    def by_job(self, snapshot: ClusterSnapshot, of: Callable[[str], Sequence[float]]) -> Floats:
+        """Return by job of a snapshot the number that `of(type of its GPUs)` has for its owner; 0 for jobs trained on
+        CPU. Types are as of `type_told_apart`, the numbers in the order of the owners."""
+        owner = self.columns(snapshot).owner
+        rows = [self._by_number(of(gpu_type)) for gpu_type in self.types_told_apart]
         if not self._by_type:
-            return given_of("")[columns.owner]
-        by_type = np.stack([given_of(gpu_type) for gpu_type in self.types_told_apart])
-        return by_type[self._by_type.type_numbers(snapshot), columns.owner]
+            return rows[0][owner]
+        found: Floats = np.stack(rows)[self._by_type.type_numbers(snapshot), owner]
+        return found
 
-    def _by_number(self, of: Callable[[JobOwner], float]) -> Floats:
+    def _by_number(self, by_owner: Sequence[float]) -> Floats:
         """Return numbers by number of an owner; the last one, 0, is that of jobs trained on CPU."""
         values = np.zeros(max(self.who.numbers, default=-1) + 2)
-        for owner, number in zip(self.who.owners, self.who.numbers, strict=True):
-            values[number] = of(owner)
+        values[list(self.who.numbers)] = by_owner
         return values
 
-    def _columns(self, snapshot: ClusterSnapshot) -> JobColumns:
+    def columns(self, snapshot: ClusterSnapshot) -> JobColumns:
+        """Return what all jobs of a snapshot have and want."""
         if self._read is None or self._read[0] is not snapshot:
             self._read = snapshot, read_jobs(snapshot, self.who.index, self.who.values)
         return self._read[1]
@@ -372,11 +395,11 @@ class Rights:
         """Return the table in which no job grows beyond what its owner is entitled to; `borrows`: beyond its limits."""
         if not self.binds:
             return table
-        columns = self._columns(table.snapshot)
-        limits = self._by_number(lambda owner: max(0, self.limit_left(owner)))[columns.owner]
+        columns = self.columns(table.snapshot)
+        limits = self._by_number([max(0, self.limit_left(owner)) for owner in self.who.owners])[columns.owner]
         more = limits
         if not borrows:
-            room = self._by_number(lambda owner: max(0.0, self.room(owner)))[columns.owner]
+            room = self._by_number([max(0.0, self.room(owner)) for owner in self.who.owners])[columns.owner]
             more = np.minimum(limits, np.floor(room / columns.value + TINY))
         return table.growing(columns.gpus + more)
 
