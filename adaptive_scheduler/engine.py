@@ -59,7 +59,7 @@ POLICIES: dict[bool, Policy] = {True: elastic, False: default}
 """By whether SideCar scheduling (`elastic`) is active."""
 
 
-MOST_WORK = 2_000_000
+MOST_WORK = 1_500_000
 """Jobs and nodes that are gone through for one decision after the other in one tick, about four seconds. Jobs that still
 wait then come in the next tick, so that requests, faults and ends of jobs are not kept waiting."""
 

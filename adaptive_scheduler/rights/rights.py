@@ -182,9 +182,9 @@ class Rights:
             return 0.0
         queue = self.shares.queue(owner.queue)
         each = math.inf if queue.user_limit is None else queue.user_limit
-        parent = self.shares.limiting_parent(owner.queue)
-        of_parent = self.shares.queue(parent).most - self._gpus[parent]
-        return min(queue.most - self._gpus[owner.queue], of_parent, each - self._gpus[owner])
+        above = self.shares.limiting_parents(owner.queue)
+        of_parents = [self.shares.queue(parent).most - self._gpus[parent] for parent in above]
+        return min(queue.most - self._gpus[owner.queue], *of_parents, each - self._gpus[owner])
 
     def hold(self, job: Job, reserved: int = 0) -> Hold | None:
         """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may. `reserved`:
