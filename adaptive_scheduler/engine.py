@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -58,10 +59,9 @@ class Policy(Protocol):
 POLICIES: dict[bool, Policy] = {True: elastic, False: default}
 """By whether SideCar scheduling (`elastic`) is active."""
 
-
 MOST_WORK = 1_500_000
-"""Jobs and nodes that are gone through for one decision after the other in one tick, about four seconds. Jobs that still
-wait then come in the next tick, so that requests, faults and ends of jobs are not kept waiting."""
+"""Jobs and nodes that are gone through for one decision after the other in one tick: about four seconds. Jobs that
+still wait then come in the next tick, so that requests, faults and ends of jobs are not kept waiting."""
 
 
 def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> tuple[Decision, ...]:
@@ -117,7 +117,8 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     evicted = tuple(decisions)
 
     # 2. Operators' requests; jobs that have reached their target finish.
-    accept(*operator.schedule_requests(world, now, settings, reservations.seen_by))
+    refuse = partial(_refuse_request, now, settings, reservations)
+    accept(*operator.schedule_requests(world, now, settings, reservations.seen_by, refuse))
     accept(*targets.schedule_finished(world, now, settings))
 
     # 3. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9), of others only what these owe.
@@ -133,12 +134,14 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
             rights.took(world, answer)
             accept(answer)
 
+    world = rights.without_requests(world)
+
     # 4. Queued jobs in the order of rights and of the queue, then idle GPUs to running jobs (SideCar scheduling).
     filling = _fill(world, now, settings, rights, reservations)
     filled = [*filling.decisions, *filling.held]
     kept = filling.kept
     if settings.planner == "rollout" and "elastic" in settings.systems and filling.has_time:
-        keeps = kept.any or bool(reservations.due)
+        keeps = kept.any or bool(reservations.due) or rights.overrules_requests
 
         def permits(change: Start | Reshape | Move) -> bool:
             return reservations.permits(world, change)
@@ -164,6 +167,16 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     # 8. Verify that all decisions can be carried out.
     check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
+
+
+def _refuse_request(
+    now: float, settings: Settings, reservations: ReservedGpus, world: ClusterSnapshot, job: Job
+) -> str:
+    """Return why a job may not grow to what was requested for it; what its user has reserved it may always have."""
+    grows = job.wanted is not None and job.wanted > job.num_gpus
+    if not grows or job.owner in reservations.users:
+        return ""
+    return Rights(world, now, settings).refuse_request(world, job)
 
 
 def _fill(

@@ -66,7 +66,9 @@ def binding_limit(
         limit_of_parent = shares.queue(parent).limit
         parent_has = held.get(parent, 0)
         if limit_of_parent is not None and parent_has + more > limit_of_parent:
-            words = f"queue {owner.queue} is part of {parent}, which has {parent_has} of at most {gpus(limit_of_parent)}"
+            words = (
+                f"queue {owner.queue} is part of {parent}, which has {parent_has} of at most {gpus(limit_of_parent)}"
+            )
             return BindingLimit(LIMIT, words)
     if queue.limit is not None and queue_has + more > queue.limit:
         return BindingLimit(LIMIT, f"queue {owner.queue} has {queue_has} of at most {gpus(queue.limit)}")

@@ -152,7 +152,8 @@ class Reclaimer:
         rights = self._rights
         for below in (False, True) if claim.guaranteed or claim.types else (False,):
             limits = {name: _limits_of_owners(rights, job, claim, below, name) for name in rights.types_told_apart}
-            gives = givers.all_by_suspending(rights.by_job(givers.world, {name: list(of_type.values()) for name, of_type in limits.items()}.__getitem__))
+            in_order = {name: list(of_type.values()) for name, of_type in limits.items()}
+            gives = givers.all_by_suspending(rights.by_job(givers.world, in_order.__getitem__))
             found: tuple[tuple[int, int, str], list[Job]] | None = None
             for place in givers.places(job, gives):
                 if found is not None and (place.fewest, place.gpus, place.node.name) > found[0]:

@@ -91,6 +91,7 @@ class Rights:
         self._above: tuple[int, list[tuple[JobOwner, float]]] = -1, []  # by version
         self.version = 0  # counts the changes of what owners hold
         self.who = read_owners(snapshot, now)
+        self._requested = set[str]()  # jobs whose requested count others may overrule
         self._is_covered = bool(self.who.covered)  # asked very often
         self._by_type = self.who.guarantees
         queues = {owner.queue for owner in self.who.owners}
@@ -270,6 +271,37 @@ class Rights:
         """Return how many standard GPUs `count` GPUs of a running job are."""
         return count * self._value_on(job.node)
 
+    def refuse_request(self, snapshot: ClusterSnapshot, job: Job) -> str:
+        """Return why a running job may not grow to the count that was requested for it, as a sentence; empty if it may.
+        A request is no right: beyond its owner's share others come first."""
+        more = (job.wanted or 0) - job.num_gpus
+        owner = self.owner(job) if self.binds else None
+        if owner is None or more <= 0 or self.units(job, more) <= self.room(owner) + TINY:
+            return ""
+        others = (other for other in snapshot.queue if not other.uses_cpu and self.owner(other) != owner)
+        if not any(self.could_start(snapshot, other) and self.hold(other) is None for other in others):
+            return ""
+        return f"jobs of others wait for GPUs. {self.sentence(owner)}"
+
+    def without_requests(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """Return the snapshot in which no request keeps GPUs beyond the share of a job's owner from others that wait.
+
+        For jobs of the same owner, such a job keeps its count all the same."""
+        if not self.binds:
+            return snapshot
+        waiting = {self.owner(job) for job in snapshot.queue if not job.uses_cpu}
+        above = {owner for owner, more in self._above_shares() if more > TINY and waiting - {owner}}
+        self._requested = {job.id for job in snapshot.where(_is_requested) if self.owner(job) in above}
+        if not self._requested:
+            return snapshot
+        jobs = (replace(job, wanted=None) if job.id in self._requested else job for job in snapshot.jobs)
+        return snapshot.then(jobs=tuple(jobs))
+
+    @property
+    def overrules_requests(self) -> bool:
+        """Return whether some request binds less than it says, so that plans cannot be simulated."""
+        return bool(self._requested)
+
     def has_turn(self, owner: JobOwner, other: JobOwner) -> bool:
         """Return whether an owner with nothing may go first where both need more than their shares."""
         if owner.queue != other.queue:
@@ -344,8 +376,13 @@ class Rights:
         keeps = np.maximum(0.0, columns.gpus - may_give)
         others_fixed = (columns.fixed > 0) & (gives < math.inf)
         keeps = np.where(others_fixed, columns.gpus, keeps)
+        own = [row for row in self._rows_requested(table) if gives[row] == math.inf]
+        keeps[own] = columns.gpus[own]
         reclaims = bool(((gives > 0) & (gives < math.inf)).any())
         return table.keeping(keeps, self._patient if reclaims else table.settings)
+
+    def _rows_requested(self, table: CostTable) -> list[int]:
+        return [table.row_of[name] for name in self._requested] if self._requested else []
 
     def given_to(self, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> list[float]:
         """Return, in the order of the owners, the standard GPUs that each can be made to give to a claimant on nodes of
@@ -401,6 +438,7 @@ class Rights:
         if not borrows:
             room = self._by_number([max(0.0, self.room(owner)) for owner in self.who.owners])[columns.owner]
             more = np.minimum(limits, np.floor(room / columns.value + TINY))
+        more[self._rows_requested(table)] = 0.0
         return table.growing(columns.gpus + more)
 
     def growth_steps(self, snapshot: ClusterSnapshot, held: Sequence[Hold]) -> Sequence[bool]:
@@ -562,6 +600,10 @@ def _number_of(value: float) -> str:
 
 def _level(held: float, entitled: float) -> float:
     return round(held / entitled, 6) if entitled > TINY else math.inf
+
+
+def _is_requested(job: Job) -> bool:
+    return job.wanted is not None and job.num_gpus > 0
 
 
 def _is_freeing(job: Job) -> bool:
