@@ -591,7 +591,7 @@ class WaitingLine:
     def _key(self, owner: JobOwner) -> tuple[float, ...]:
         place, job = self._left[owner][0]
         not_guaranteed = not self._rights.waits_for_guarantee(job)
-        return (not_guaranteed, *self._rights.level(owner), -job.priority, place)
+        return (not_guaranteed, *self._rights.level(owner), place)  # priority orders the jobs of one owner alone
 
 
 def _number_of(value: float) -> str:
