@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from adaptive_scheduler.cost_table import CostTable
-from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Reshape, Start, check
+from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start, check
 from adaptive_scheduler.index import Floats
 from adaptive_scheduler.planning.planner import choose_plan
 from adaptive_scheduler.policies import (
@@ -163,10 +163,22 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     answered = {decision.job for decision in evicted}
     others = (one for one in decisions[len(evicted) :] if not (isinstance(one, Hold) and one.job in answered))
     decisions = [*evicted, *others]
+    gave = _jobs_that_gave(decisions)
+    decisions = [one for one in decisions if not (_is_refused_request(one) and one.job in gave)]
 
     # 8. Verify that all decisions can be carried out.
     check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
+
+
+def _jobs_that_gave(decisions: Sequence[Decision]) -> set[str]:
+    """Return the jobs of which others get GPUs."""
+    shrunk = {victim.job for one in decisions if isinstance(one, Start) for victim in one.victims}
+    return shrunk | {one.job for one in decisions if isinstance(one, Requeue)}
+
+
+def _is_refused_request(decision: Decision) -> bool:
+    return isinstance(decision, Hold) and decision.explanation.algorithm == operator.OPERATOR
 
 
 def _refuse_request(

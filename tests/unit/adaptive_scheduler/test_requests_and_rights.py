@@ -65,6 +65,13 @@ def test_nobody_gets_more_by_a_request_while_others_wait():
     assert said(world(4, jobs[0], shares=Shares())) == ["a 2->4"]
 
 
+def test_of_a_job_that_gives_gpus_it_is_not_said_that_it_keeps_them():
+    jobs = [runs("a", "/ada", 3, (1, 2, 3, 4), wanted=4), waits("b", "/bob", (2,))]
+    decisions = decide(snapshot := world(4, *jobs, shares=Shares()), NOW)
+    assert told(snapshot, decisions) == ["b starts 2 (a 3->2)"]
+    assert [one.job for one in decisions] == ["b"]
+
+
 def test_a_job_that_cannot_resume_keeps_what_was_requested():
     assert said(world(4, runs("a", "/ada", 4, (1, 2, 4), wanted=4, rigid=True), WAITS, shares=shares())) == []
 
