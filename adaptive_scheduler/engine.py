@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from adaptive_scheduler.cost_table import CostTable
-from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
+from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start, check
 from adaptive_scheduler.index import Floats
 from adaptive_scheduler.planning.planner import choose_plan
 from adaptive_scheduler.policies import (
@@ -57,6 +58,10 @@ class Policy(Protocol):
 
 POLICIES: dict[bool, Policy] = {True: elastic, False: default}
 """By whether SideCar scheduling (`elastic`) is active."""
+
+MOST_WORK = 1_500_000
+"""Jobs and nodes that are gone through for one decision after the other in one tick: about four seconds. Jobs that
+still wait then come in the next tick, so that requests, faults and ends of jobs are not kept waiting."""
 
 
 def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> tuple[Decision, ...]:
@@ -112,7 +117,8 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     evicted = tuple(decisions)
 
     # 2. Operators' requests; jobs that have reached their target finish.
-    accept(*operator.schedule_requests(world, now, settings, reservations.seen_by))
+    refuse = partial(_refuse_request, now, settings, reservations)
+    accept(*operator.schedule_requests(world, now, settings, reservations.seen_by, refuse))
     accept(*targets.schedule_finished(world, now, settings))
 
     # 3. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9), of others only what these owe.
@@ -128,10 +134,14 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
             rights.took(world, answer)
             accept(answer)
 
+    world = rights.without_requests(world)
+
     # 4. Queued jobs in the order of rights and of the queue, then idle GPUs to running jobs (SideCar scheduling).
-    filled, kept = _fill(world, now, settings, rights, reservations)
-    if settings.planner == "rollout" and "elastic" in settings.systems:
-        keeps = kept.any or bool(reservations.due)
+    filling = _fill(world, now, settings, rights, reservations)
+    filled = [*filling.decisions, *filling.held]
+    kept = filling.kept
+    if settings.planner == "rollout" and "elastic" in settings.systems and filling.has_time:
+        keeps = kept.any or bool(reservations.due) or rights.overrules_requests
 
         def permits(change: Start | Reshape | Move) -> bool:
             return reservations.permits(world, change)
@@ -153,30 +163,51 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     answered = {decision.job for decision in evicted}
     others = (one for one in decisions[len(evicted) :] if not (isinstance(one, Hold) and one.job in answered))
     decisions = [*evicted, *others]
+    gave = _jobs_that_gave(decisions)
+    decisions = [one for one in decisions if not (_is_refused_request(one) and one.job in gave)]
 
     # 8. Verify that all decisions can be carried out.
     check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
 
 
+def _jobs_that_gave(decisions: Sequence[Decision]) -> set[str]:
+    """Return the jobs of which others get GPUs."""
+    shrunk = {victim.job for one in decisions if isinstance(one, Start) for victim in one.victims}
+    return shrunk | {one.job for one in decisions if isinstance(one, Requeue)}
+
+
+def _is_refused_request(decision: Decision) -> bool:
+    return isinstance(decision, Hold) and decision.explanation.algorithm == operator.OPERATOR
+
+
+def _refuse_request(
+    now: float, settings: Settings, reservations: ReservedGpus, world: ClusterSnapshot, job: Job
+) -> str:
+    """Return why a job may not grow to what was requested for it; what its user has reserved it may always have."""
+    grows = job.wanted is not None and job.wanted > job.num_gpus
+    if not grows or job.owner in reservations.users:
+        return ""
+    return Rights(world, now, settings).refuse_request(world, job)
+
+
 def _fill(
     world: ClusterSnapshot, now: float, settings: Settings, rights: Rights, reservations: ReservedGpus
-) -> tuple[list[Decision], KeptNodes]:
+) -> _Filling:
     """Alternate Algorithms 1 and 2 until neither places a job; return decisions, then Holds, and kept nodes.
     `rights`: of `world`; they say whose job is next, and what may be taken for it. `reservations` say which GPUs only
     some see."""
     filling = _Filling(world, now, settings, rights, reservations)
-    held = list[Hold]()
     moved = True
-    while moved:
+    while moved and filling.has_time:
         before = len(filling.decisions)
-        held = filling.try_queue()
-        if settings.reshape_up_with_pending or not held:
-            filling.grow_running(held)
+        filling.try_queue()
+        if settings.reshape_up_with_pending or not filling.held:
+            filling.grow_running()
         # With fewer idle GPUs a victim may now give exactly what is missing (G3), and a job that yielded may start
         # once the others have: try the queue again.
         moved = len(filling.decisions) > before and bool(filling.world.queue)
-    return [*filling.decisions, *held], filling.kept
+    return filling
 
 
 class _Filling:
@@ -187,7 +218,9 @@ class _Filling:
     ) -> None:
         self.world = world
         self.decisions = list[Decision]()
+        self.held = list[Hold]()
         self.kept = KeptNodes()
+        self._work_left = MOST_WORK
         self._now = now
         self._settings = settings
         self._rights = rights
@@ -197,13 +230,21 @@ class _Filling:
         self._queue = Queue(now, settings)
         self._reclaimer = Reclaimer(rights)
 
-    def try_queue(self) -> list[Hold]:
-        """Start what can start; return why the others wait. One that must wait does not block the next (G14)."""
-        held = list[Hold]()
+    @property
+    def has_time(self) -> bool:
+        """Return whether more can be decided in this tick."""
+        return self._work_left > 0
+
+    def try_queue(self) -> None:
+        """Start what can start; `held` says why the others wait. One that must wait does not block the next (G14)."""
+        held = self.held = list[Hold]()
         self.kept = KeptNodes()
         self._table = self._table.then(self._reservations.seen_by(self.world))
         line = self._rights.line_up(self._queue.in_order(self.world))
         for job in line:
+            if not self.has_time:
+                held.append(_comes_next(job))
+                continue
             own = self._reservations.most_spare(self.world, job)
             if barred := self._rights.hold(job, own) or self._reservations.hold(self.world, job):
                 held.append(barred)
@@ -218,7 +259,6 @@ class _Filling:
                 if aged or self._rights.keeps_node(job):
                     self.kept.keep(self.world, job)
             self._table = self._look()
-        return held
 
     def _answer(self, asked: Job) -> Start | Hold:
         """Return where a waiting job starts, perhaps after others were suspended for its right, or why it waits."""
@@ -231,20 +271,20 @@ class _Filling:
             answer = self._policy.schedule_incoming(self._table.snapshot, asked, self._now, self._settings, seen)
         if isinstance(answer, Hold):
             answer = self.kept.backfill(self._reservations.seen_by(self.world, asked), asked) or answer
-        suspended, answer = self._reclaimer.answer(self._table.snapshot, asked, answer)
+        suspended, answer = self._reclaimer.answer(self._table, asked, answer)
         for one in suspended:
             self._accept(one)
         return answer
 
-    def grow_running(self, held: Sequence[Hold]) -> None:
+    def grow_running(self) -> None:
         """Give idle GPUs that are left to running jobs, one job at a time while one gains; those that are reserved to
         their users' jobs."""
-        for borrows in self._rights.growth_steps(self.world, held):
-            while grown := self._growth_by_right(borrows):
+        for borrows in self._rights.growth_steps(self.world, self.held):
+            while self.has_time and (grown := self._growth_by_right(borrows)):
                 self._accept(grown)
                 self._table = self._look()
         for user in self._reservations.users:
-            while grown := self._growth_into_own(user):
+            while self.has_time and (grown := self._growth_into_own(user)):
                 self._accept(grown)
                 self._table = self._look()
 
@@ -267,12 +307,18 @@ class _Filling:
 
     def _accept(self, decision: Decision) -> None:
         self.decisions.append(decision)
+        self._work_left -= len(self.world.jobs) + len(self.world.nodes)
         self._rights.took(self.world, decision)
         self.world = after(self.world, decision)
 
     def _look(self, job: Job | None = None, user: str | None = None) -> CostTable:
         """Return the table of what a job sees, any job of a user, or those of all who have reserved nothing."""
         return self._table.then(self.kept.mark_kept(self._reservations.seen_by(self.world, job, user)))
+
+
+def _comes_next(job: Job) -> Hold:
+    sentence = f"{job.id} waits: there are so many jobs and nodes that others alone were decided on now; it comes soon."
+    return Hold(job.id, Explanation(elastic.INCOMING, sentence))
 
 
 def _without_fixed(table: CostTable, reservations: ReservedGpus) -> CostTable:

@@ -76,7 +76,7 @@ class QueueShare:
     guaranteed_types: Mapping[str, int] = field(default_factory=dict)
     """GPUs by type that it always gets back, in place of `guaranteed`."""
     parent: str = ""
-    """Queue in whose limit its GPUs count, too; empty: none."""
+    """Queue in whose limit its GPUs count, too, and in those of the queues above that; empty: none."""
 
     @property
     def guaranteed_in_all(self) -> int:
@@ -136,10 +136,22 @@ class Shares:
     def queue(self, name: str) -> QueueShare:
         return self.queues.get(name, ANY_QUEUE)
 
-    def limiting_parent(self, name: str) -> str:
-        """Return the queue whose limit also binds a queue; empty if there is none."""
-        parent = self.queue(name).parent
-        return parent if parent != name and self.queue(parent).limit is not None else ""
+    def limiting_parents(self, name: str) -> tuple[str, ...]:
+        """Return the queues above one whose limits also bind it, the nearest first."""
+        return self._limiting_parents.get(name, ())
+
+    @cached_property
+    def _limiting_parents(self) -> Mapping[str, tuple[str, ...]]:
+        """By queue with any. Queues that are parents of each other are above each other once."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self.queues:
+            above = [name]
+            while (parent := self.queue(above[-1]).parent) and parent not in above:
+                above.append(parent)
+            limiting = tuple(parent for parent in above[1:] if self.queue(parent).limit is not None)
+            if limiting:
+                found[name] = limiting
+        return found
 
     def user(self, name: str) -> UserShare:
         return self.users.get(name, ANY_USER)

@@ -31,6 +31,8 @@ LONGEST = 0.25
 """Share of the longest wait without rights that is accepted, of the users beside a busy one."""
 CLAIM = 0.5
 """Share of the longest wait of a claim without rights that is accepted, of three teams."""
+ONE_OPERATION_S = 60.0
+"""Seconds from the end of its patience until a claim starts: until the next look, and until others have saved."""
 DEARER = 1.03
 """Makespan against that without rights: what is accepted."""
 DEARER_OF_TEAMS = 1.05
@@ -100,7 +102,10 @@ def _rows(shared: Shared, found: Mapping[str, Figures]) -> Iterator[Row]:
         yield _row(f"{shared.name}: longest wait of the others", our_wait, their_wait, LONGEST)
         yield _row(f"{shared.name}: makespan", ours.makespan, theirs.makespan, DEARER)
     else:
-        yield _row(f"{shared.name}: longest wait of a claim", ours.longest_claim, theirs.longest_claim, CLAIM)
+        # A whole job is suspended for a claim only once that has waited its patience: no goal is below that.
+        prompt_s = shared.workload.shares.patience_s + ONE_OPERATION_S
+        goal = max(CLAIM, prompt_s / theirs.longest_claim) if theirs.longest_claim else CLAIM
+        yield _row(f"{shared.name}: longest wait of a claim", ours.longest_claim, theirs.longest_claim, goal)
         yield _row(f"{shared.name}: makespan", ours.makespan, theirs.makespan, DEARER_OF_TEAMS)
 
 

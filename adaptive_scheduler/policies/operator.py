@@ -1,6 +1,6 @@
 """Carries out GPU counts requested by operators, before any policy (`algorithms.md` 5.4).
 
-A request stands until the operator clears it. Called by the engine. Pure."""
+A request stands until the operator clears it, and is no right to GPUs of others. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ def schedule_requests(
     now: float,
     settings: Settings,
     see: Callable[[ClusterSnapshot, Job], ClusterSnapshot] = lambda world, job: world,
+    refuse: Callable[[ClusterSnapshot, Job], str] = lambda world, job: "",
 ) -> list[Reshape | Hold]:
     """Return one answer for each running job with an unmet request, oldest first, also in its cool-down. A job with an
     operation under way gets none until that is done. `see` returns a snapshot as one job sees it: without the GPUs that
-    are reserved for others."""
+    are reserved for others. `refuse` returns why the rights of others keep a job from what was requested."""
     asked = sorted(snapshot.where(_is_asked), key=lambda j: (j.submit_s, j.id))
     times, answers = RemainingTimes.estimate(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
     for job in asked:
         if job.wanted is None or job.wanted == job.num_gpus or job.busy or job.state != "running":
             continue
-        answers.append(_held_by_limit(snapshot, job, job.wanted) or _answer(see(snapshot, job), job, job.wanted, times))
+        held = _held_by_limit(snapshot, job, job.wanted) or _held_by_others(job, refuse(snapshot, job))
+        answers.append(held or _answer(see(snapshot, job), job, job.wanted, times))
         snapshot = after(snapshot, answers[-1])
     return answers
 
@@ -54,6 +56,11 @@ def _held_by_limit(snapshot: ClusterSnapshot, job: Job, wanted: int) -> Hold | N
         return None
     sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were requested: {reached.words}."
     return Hold(job.id, Explanation(OPERATOR, sentence))
+
+
+def _held_by_others(job: Job, why: str) -> Hold | None:
+    sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {job.wanted} were requested: {why}"
+    return Hold(job.id, Explanation(OPERATOR, sentence)) if why else None
 
 
 def _is_asked(job: Job) -> bool:

@@ -98,7 +98,8 @@ def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Jo
     """Return when these nodes have the fewest GPUs of the aged job `kept`, if running jobs there only end. Infinite if
     never, as far as lengths are known."""
     missing = min(kept.optional) - sum(snapshot.node[name].idle for name in names)
-    leaves = sorted((_earliest_end_s(snapshot, job), sum(gpus_on(job, n) for n in names)) for job in snapshot.placed)
+    there = ((job, sum(gpus_on(job, name) for name in names)) for job in snapshot.placed)
+    leaves = sorted((_earliest_end_s(snapshot, job), count) for job, count in there if count)
     at_s = 0.0
     for ends_s, count in leaves:
         if missing <= 0:

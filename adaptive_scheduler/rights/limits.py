@@ -34,13 +34,12 @@ def owner_in_words(shares: Shares, owner: JobOwner) -> str:
 
 
 def names_counted(shares: Shares, owner: JobOwner) -> tuple[JobOwner | str, ...]:
-    """Return in whose GPUs those of an owner count: its own, its queue's, and those of a parent with a limit."""
-    parent = shares.limiting_parent(owner.queue)
-    return (owner, owner.queue, parent) if parent else (owner, owner.queue)
+    """Return in whose GPUs those of an owner count: its own, its queue's, and those of queues above with a limit."""
+    return (owner, owner.queue, *shares.limiting_parents(owner.queue))
 
 
 def count_held(shares: Shares, held: Iterable[tuple[JobOwner, int]]) -> Counter[JobOwner | str]:
-    """Return the GPUs of owners, queues and their parents. `held`: owners with GPUs, one job's or more."""
+    """Return the GPUs of owners, queues and those above. `held`: owners with GPUs, one job's or more."""
     found = Counter[JobOwner | str]()
     for owner, count in held:
         for name in names_counted(shares, owner):
@@ -51,8 +50,8 @@ def count_held(shares: Shares, held: Iterable[tuple[JobOwner, int]]) -> Counter[
 def most_gpus_of(shares: Shares, owner: JobOwner) -> float:
     """Return the most GPUs that an owner may ever have; infinite without a limit."""
     queue = shares.queue(owner.queue)
-    of_parent = shares.queue(shares.limiting_parent(owner.queue)).most
-    return min(queue.most, of_parent, math.inf if queue.user_limit is None else queue.user_limit)
+    of_parents = [shares.queue(parent).most for parent in shares.limiting_parents(owner.queue)]
+    return min(queue.most, *of_parents, math.inf if queue.user_limit is None else queue.user_limit)
 
 
 def binding_limit(
@@ -63,12 +62,14 @@ def binding_limit(
     queue = shares.queue(owner.queue)
     queue_has = held.get(owner.queue, 0)
     owner_has = held.get(owner, 0)
-    parent = shares.limiting_parent(owner.queue)
-    limit_of_parent = shares.queue(parent).limit
-    parent_has = held.get(parent, 0)
-    if parent and limit_of_parent is not None and parent_has + more > limit_of_parent:
-        words = f"queue {owner.queue} is part of {parent}, which has {parent_has} of at most {gpus(limit_of_parent)}"
-        return BindingLimit(LIMIT, words)
+    for parent in shares.limiting_parents(owner.queue):
+        limit_of_parent = shares.queue(parent).limit
+        parent_has = held.get(parent, 0)
+        if limit_of_parent is not None and parent_has + more > limit_of_parent:
+            words = (
+                f"queue {owner.queue} is part of {parent}, which has {parent_has} of at most {gpus(limit_of_parent)}"
+            )
+            return BindingLimit(LIMIT, words)
     if queue.limit is not None and queue_has + more > queue.limit:
         return BindingLimit(LIMIT, f"queue {owner.queue} has {queue_has} of at most {gpus(queue.limit)}")
     if queue_has + more > queue.most:

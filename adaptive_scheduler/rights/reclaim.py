@@ -10,12 +10,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
-from adaptive_scheduler.candidates import change_obstacle, gpus, nodes_for, protected_gpus
+from adaptive_scheduler.candidates import gpus, protected_gpus
+from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Explanation, Hold, Requeue, Start, Victim
 from adaptive_scheduler.models.prediction import t_keep, t_run
 from adaptive_scheduler.rights.entitlements import TINY
+from adaptive_scheduler.rights.givers import Givers
 from adaptive_scheduler.rights.rights import SHARE, GpuClaim, Rights
 from adaptive_scheduler.shares import JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
@@ -23,6 +26,9 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 T = TypeVar("T")
 RECLAIM = "rights.reclaim"
 SUSPEND = "rights.suspend"
+
+MOST_PLACES = 200
+"""Nodes among which the one is chosen on which several jobs give least, of many on which as few could give."""
 
 
 class _Gift(NamedTuple):
@@ -39,24 +45,24 @@ class Reclaimer:
 
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
-        self._world: tuple[ClusterSnapshot, int] | None = None  # and the version of the rights
-        self._refused = set[object]()  # requests that were searched for in that world
-        self._of_node: Mapping[str, list[Job]] = {}  # jobs in it that could give something now
+        self._givers: Givers | None = None
+        self._version = -1  # of the rights, as the givers were read
+        self._refused = set[object]()  # requests that were searched for since
         self._gifts: dict[str, tuple[Job, list[_Gift]]] = {}
 
-    def answer(self, world: ClusterSnapshot, job: Job, answer: Start | Hold) -> tuple[list[Requeue], Start | Hold]:
+    def answer(self, table: CostTable, job: Job, answer: Start | Hold) -> tuple[list[Requeue], Start | Hold]:
         """Return the jobs to suspend for a waiting job, and its start or why it waits. `answer`: Algorithm 1's, which
-        stays if no right to more binds."""
+        stays if no right to more binds. `table`: of what the job sees."""
         rights = self._rights
+        world = table.snapshot
         if job.uses_cpu or not rights.binds or not rights.could_start(world, job):
             return [], answer
         if isinstance(answer, Start):
             return [], self._with_standings(world, answer)
-        self._enter(world)
         claim = rights.claim(job)
-        if claim.any and (start := self._once(self._shrink_several, world, job, claim)):
+        if claim.any and (start := self._once(self._shrink_several, table, job, claim)):
             return [], self._with_standings(world, start)
-        stopped = self._suspend(world, job, claim) or []
+        stopped = self._suspend(table, job, claim) or []
         standing = rights.sentence(rights.owner(job))
         if stopped:
             rights.promise(job)
@@ -67,29 +73,23 @@ class Reclaimer:
         sentence = f"{answer.explanation.sentence} {standing}"
         return [], replace(answer, explanation=replace(answer.explanation, algorithm=algorithm, sentence=sentence))
 
-    def _enter(self, world: ClusterSnapshot) -> None:
-        if self._world is not None and self._world[0] is world and self._world[1] == self._rights.version:
-            return
-        of_node: dict[str, list[Job]] = defaultdict(list)
-        for other in world.placed:
-            if other.preemption != "never" and not other.workers and not change_obstacle(other):
-                of_node[other.node or ""].append(other)
-        self._world = (world, self._rights.version)
-        self._refused = set()
-        self._of_node = of_node
+    def _enter(self, table: CostTable) -> Givers:
+        givers = self._givers
+        if givers is None or givers.world is not table.snapshot or self._version != self._rights.version:
+            givers = self._givers = Givers(table, self._rights)
+            self._version = self._rights.version
+            self._refused = set()
+        return givers
 
     def _once(
-        self,
-        search: Callable[[ClusterSnapshot, Job, GpuClaim], T | None],
-        world: ClusterSnapshot,
-        job: Job,
-        claim: GpuClaim,
+        self, search: Callable[[Givers, Job, GpuClaim], T | None], table: CostTable, job: Job, claim: GpuClaim
     ) -> T | None:
         """Return what a search finds, unless it has failed for an equal request in this world."""
+        givers = self._enter(table)
         asked = search, self._rights.owner(job), claim, job.optional, job.gpu_type, job.pinned
         if asked in self._refused:
             return None
-        if not (found := search(world, job, claim)):
+        if not (found := search(givers, job, claim)):
             self._refused.add(asked)
         return found
 
@@ -104,48 +104,29 @@ class Reclaimer:
         sentence = " ".join([start.explanation.sentence, *standings])
         return replace(start, explanation=replace(start.explanation, sentence=sentence))
 
-    def _nodes(
-        self, world: ClusterSnapshot, job: Job, gives: Callable[[Job], bool]
-    ) -> Iterator[tuple[Node, list[Job]]]:
-        """Yield the nodes on which GPUs are missing for the job and the jobs that could give some have enough, with
-        these jobs."""
-        count = min(job.optional, default=0)
-        for node in nodes_for(world, job) if self._of_node else ():
-            if node.name in self._of_node and node.idle < count <= node.healthy and node.open:
-                there = [other for other in self._of_node[node.name] if gives(other)]
-                if node.idle + sum(other.num_gpus for other in there) >= count:
-                    yield node, there
-
     # several shrink
 
-    def _shrink_several(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> Start | None:
+    def _shrink_several(self, givers: Givers, job: Job, claim: GpuClaim) -> Start | None:
         """Return the start on the smallest count that several jobs of one node give way to; None if none do."""
         rights = self._rights
-        claimant = self._rights.owner(job)
-        others = [owner for owner in rights.who.owners if owner != claimant]
-
-        def gives_on(gpu_type: str) -> Mapping[JobOwner, bool]:
-            return {owner: rights.over(owner, claimant, claim, gpu_type) > 0 for owner in others}
-
-        gives = {gpu_type: gives_on(gpu_type) for gpu_type in rights.types_told_apart}
-        if not any(any(of_type.values()) for of_type in gives.values()):
+        claimant = rights.owner(job)
+        most = rights.by_job(givers.world, partial(rights.given_to, claimant, claim))
+        if not ((most > 0) & (most < math.inf)).any():
             return None
-
-        def may_give(other: Job) -> bool:
-            owner = rights.owner(other)
-            return owner == claimant or gives[rights.gpu_type_of(other)][owner]
-
         count = min(job.optional, default=0)
-        found = list[tuple[tuple[int, float, str], Node, list[_Gift]]]()
-        for node, there in self._nodes(world, job, may_give):
-            gifts = [gift for other in there for gift in self._gifts_of(world, node, other)]
-            chosen = _enough(rights, claim, job, gifts, count - node.idle)
+        found: tuple[tuple[int, float, str], Node, list[_Gift]] | None = None
+        for looked, place in enumerate(givers.places(job, givers.most_by_shrinking(most))):
+            if found is not None and (place.fewest > found[0][0] or looked >= MOST_PLACES):
+                break
+            gifts = [gift for other in place.jobs for gift in self._gifts_of(givers.world, place.node, other)]
+            chosen = _enough(rights, claim, job, gifts, count - place.node.idle)
             if chosen:
-                key = len(chosen), math.fsum(gift.costs_s for gift in chosen), node.name
-                found.append((key, node, chosen))
-        if not found:
+                key = len(chosen), math.fsum(gift.costs_s for gift in chosen), place.node.name
+                if found is None or key < found[0]:
+                    found = key, place.node, chosen
+        if found is None:
             return None
-        _, node, chosen = min(found, key=lambda one: one[0])
+        _, node, chosen = found
         victims = tuple(Victim(gift.job.id, gift.keeps) for gift in chosen)
         words = " and ".join(f"{gift.job.id} goes from {gift.job.num_gpus} to {gift.keeps}" for gift in chosen)
         explanation = Explanation(RECLAIM, f"{job.id} starts on {gpus(count)} of {node.name}: {words}.")
@@ -160,36 +141,34 @@ class Reclaimer:
 
     # jobs are suspended
 
-    def _suspend(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
+    def _suspend(self, table: CostTable, job: Job, claim: GpuClaim) -> list[Requeue] | None:
         """Return the jobs to suspend, as few as possible on one node, for a job that has waited long enough."""
         rights = self._rights
         if rights.waited_s(job) < rights.shares.patience_s or rights.is_promised(job):
             return None
-        return self._once(self._search_suspended, world, job, claim)
+        return self._once(self._search_suspended, table, job, claim)
 
-    def _search_suspended(self, world: ClusterSnapshot, job: Job, claim: GpuClaim) -> list[Requeue] | None:
+    def _search_suspended(self, givers: Givers, job: Job, claim: GpuClaim) -> list[Requeue] | None:
         rights = self._rights
         for below in (False, True) if claim.guaranteed or claim.types else (False,):
-            limits = {
-                gpu_type: {
-                    owner: _most_taken(rights, job, claim, owner, below, gpu_type) for owner in rights.who.owners
-                }
-                for gpu_type in rights.types_told_apart
-            }
-            found = list[tuple[tuple[int, int, str], list[Job]]]()
-
-            def gives(other: Job, limits: Mapping[str, Mapping[JobOwner, float]] = limits) -> bool:
-                most = limits[rights.gpu_type_of(other)][rights.owner(other)]
-                return rights.units(other, other.num_gpus) <= most + TINY and _may_suspend(rights, other)
-
-            for node, there in self._nodes(world, job, gives):
-                of_type = limits[rights.type_told_apart(node.gpu_type)]
-                chosen = _suspended(rights, job, of_type, there, min(job.optional) - node.idle, only_one=below)
+            limits = {name: _limits_of_owners(rights, job, claim, below, name) for name in rights.types_told_apart}
+            in_order = {name: list(of_type.values()) for name, of_type in limits.items()}
+            gives = givers.all_by_suspending(rights.by_job(givers.world, in_order.__getitem__))
+            found: tuple[tuple[int, int, str], list[Job]] | None = None
+            for place in givers.places(job, gives):
+                if found is not None and (place.fewest, place.gpus, place.node.name) > found[0]:
+                    break
+                if below and place.fewest > 1:
+                    break
+                need = min(job.optional) - place.node.idle
+                of_type = limits[rights.type_told_apart(place.node.gpu_type)]
+                chosen = _suspended(rights, job, of_type, place.jobs, need)
                 if chosen:
-                    found.append(((len(chosen), sum(one.num_gpus for one in chosen), node.name), chosen))
-            if found:
-                _, chosen = min(found, key=lambda one: one[0])
-                return [_requeue(rights, one, job) for one in sorted(chosen, key=lambda one: one.id)]
+                    key = len(chosen), sum(one.num_gpus for one in chosen), place.node.name
+                    if found is None or key < found[0]:
+                        found = key, chosen
+            if found is not None:
+                return [_requeue(rights, one, job) for one in sorted(found[1], key=lambda one: one.id)]
         return None
 
 
@@ -241,7 +220,7 @@ class Budgets:
 
 
 def _suspended(
-    rights: Rights, job: Job, limits: Mapping[JobOwner, float], there: Sequence[Job], need: int, only_one: bool
+    rights: Rights, job: Job, limits: Mapping[JobOwner, float], there: Sequence[Job], need: int
 ) -> list[Job]:
     """Return one job that suffices, the smallest, else several by priority and size; nothing if they do not."""
     one = min(
@@ -249,8 +228,8 @@ def _suspended(
         key=lambda other: (other.num_gpus, other.priority, other.unsaved_s, other.id),
         default=None,
     )
-    if one is not None or only_one:
-        return [] if one is None else [one]
+    if one is not None:
+        return [one]
     chosen = list[Job]()
     missing = need
     taken: dict[JobOwner | str, float] = defaultdict(float)
@@ -265,30 +244,30 @@ def _suspended(
     return chosen if missing <= 0 else []
 
 
-def _may_suspend(rights: Rights, job: Job) -> bool:
-    ran = job.started_s is None or rights.now - job.started_s >= rights.shares.min_run_s
-    cooled = job.cooling_until <= rights.now
-    return job.preemption == "any" and ran and cooled and not job.stays
-
-
-def _most_taken(rights: Rights, job: Job, claim: GpuClaim, victim: JobOwner, below: bool, gpu_type: str) -> float:
-    """Return the standard GPUs that may be taken of another owner by suspending its jobs on nodes of this type."""
+def _limits_of_owners(
+    rights: Rights, job: Job, claim: GpuClaim, below: bool, gpu_type: str
+) -> Mapping[JobOwner, float]:
+    """Return the standard GPUs that may be taken of each owner by suspending its jobs on nodes of this type. `below`:
+    also if that takes its queue below its share, for a guarantee."""
     claimant = rights.owner(job)
-    if victim == claimant:
+    if not claim.is_sure_on(gpu_type):
+        return {owner: _taken_in_turn(rights, claimant, owner, gpu_type) for owner in rights.who.owners}
+    found = dict(zip(rights.who.owners, rights.given_to(claimant, claim, gpu_type), strict=True))
+    found[claimant] = 0.0
+    for owner in found if below and claim.is_guaranteed_on(gpu_type) else ():
+        keeps_guarantee = rights.held(owner.queue) <= rights.shares.queue(owner.queue).guaranteed
+        if owner.queue != claimant.queue and found[owner] > 0 and not keeps_guarantee:
+            found[owner] = math.inf  # one job, which has no smaller count
+    return found
+
+
+def _taken_in_turn(rights: Rights, claimant: JobOwner, victim: JobOwner, gpu_type: str) -> float:
+    """Return the standard GPUs that may be taken of an owner whose turn has ended."""
+    if victim == claimant or not rights.has_turn(claimant, victim):
         return 0.0
-    across = victim.queue != claimant.queue
-    guaranteed = rights.shares.queue(victim.queue).guaranteed
-    if claim.is_sure_on(gpu_type):
-        over = rights.over(victim, claimant, claim, gpu_type)
-        keeps_guarantee = rights.held(victim.queue) <= guaranteed
-        if below and across and over > 0 and claim.is_guaranteed_on(gpu_type) and not keeps_guarantee:
-            return math.inf  # one job, which has no smaller count
-        return over
-    if not rights.has_turn(claimant, victim):
-        return 0.0
-    keeps = min(guaranteed, rights.standing(victim.queue).demand) if across else 0.0
-    most = rights.held(victim.queue if across else victim) - keeps
-    return min(most, rights.beyond_guarantee(victim.queue, gpu_type)) if across else most
+    if victim.queue == claimant.queue:
+        return rights.held(victim)
+    return min(rights.beyond_any_type(victim.queue), rights.beyond_guarantee(victim.queue, gpu_type))
 
 
 def _requeue(rights: Rights, victim: Job, job: Job) -> Requeue:

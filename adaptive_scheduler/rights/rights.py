@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +42,6 @@ SHARE = "rights.share"
 
 NO_HELP = (LIMIT, BORROW, USER_LIMIT, BUDGET)
 """Reasons among these that keep a job waiting whatever is idle."""
-
-NOTHING = 0.0, 0.0
 
 TOLD_GPU_H = 0.05
 """Less use than this many GPU-hours is not told."""
@@ -89,8 +88,10 @@ class Rights:
         self._settings = settings
         self._owner_of: dict[tuple[str, str], JobOwner] = {}
         self._largest: dict[tuple[str | None, str | None], int] = {}  # GPUs of a node, by GPU type and node's name
+        self._above: tuple[int, list[tuple[JobOwner, float]]] = -1, []  # by version
         self.version = 0  # counts the changes of what owners hold
         self.who = read_owners(snapshot, now)
+        self._requested = set[str]()  # jobs whose requested count others may overrule
         self._is_covered = bool(self.who.covered)  # asked very often
         self._by_type = self.who.guarantees
         queues = {owner.queue for owner in self.who.owners}
@@ -182,9 +183,9 @@ class Rights:
             return 0.0
         queue = self.shares.queue(owner.queue)
         each = math.inf if queue.user_limit is None else queue.user_limit
-        parent = self.shares.limiting_parent(owner.queue)
-        of_parent = self.shares.queue(parent).most - self._gpus[parent]
-        return min(queue.most - self._gpus[owner.queue], of_parent, each - self._gpus[owner])
+        above = self.shares.limiting_parents(owner.queue)
+        of_parents = [self.shares.queue(parent).most - self._gpus[parent] for parent in above]
+        return min(queue.most - self._gpus[owner.queue], *of_parents, each - self._gpus[owner])
 
     def hold(self, job: Job, reserved: int = 0) -> Hold | None:
         """Return why a waiting job may not have its smallest count now, whatever is idle; None if it may. `reserved`:
@@ -270,6 +271,37 @@ class Rights:
         """Return how many standard GPUs `count` GPUs of a running job are."""
         return count * self._value_on(job.node)
 
+    def refuse_request(self, snapshot: ClusterSnapshot, job: Job) -> str:
+        """Return why a running job may not grow to the count that was requested for it, as a sentence; empty if it may.
+        A request is no right: beyond its owner's share others come first."""
+        more = (job.wanted or 0) - job.num_gpus
+        owner = self.owner(job) if self.binds else None
+        if owner is None or more <= 0 or self.units(job, more) <= self.room(owner) + TINY:
+            return ""
+        others = (other for other in snapshot.queue if not other.uses_cpu and self.owner(other) != owner)
+        if not any(self.could_start(snapshot, other) and self.hold(other) is None for other in others):
+            return ""
+        return f"jobs of others wait for GPUs. {self.sentence(owner)}"
+
+    def without_requests(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """Return the snapshot in which no request keeps GPUs beyond the share of a job's owner from others that wait.
+
+        For jobs of the same owner, such a job keeps its count all the same."""
+        if not self.binds:
+            return snapshot
+        waiting = {self.owner(job) for job in snapshot.queue if not job.uses_cpu}
+        above = {owner for owner, more in self._above_shares() if more > TINY and waiting - {owner}}
+        self._requested = {job.id for job in snapshot.where(_is_requested) if self.owner(job) in above}
+        if not self._requested:
+            return snapshot
+        jobs = (replace(job, wanted=None) if job.id in self._requested else job for job in snapshot.jobs)
+        return snapshot.then(jobs=tuple(jobs))
+
+    @property
+    def overrules_requests(self) -> bool:
+        """Return whether some request binds less than it says, so that plans cannot be simulated."""
+        return bool(self._requested)
+
     def has_turn(self, owner: JobOwner, other: JobOwner) -> bool:
         """Return whether an owner with nothing may go first where both need more than their shares."""
         if owner.queue != other.queue:
@@ -285,20 +317,29 @@ class Rights:
 
     def surplus(self, victim: JobOwner, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> tuple[float, float]:
         """Return the standard GPUs that a claimant may take on nodes of this type of another owner, of its queue."""
-        above = self.held(victim) - self.standing(victim).whole
-        if victim.queue == claimant.queue:
-            return (above, math.inf) if claim.within else NOTHING
-        may_take = claim.across or gpu_type in claim.types
-        if not may_take or not self.shares.queue(victim.queue).reclaimable:
-            return NOTHING
-        if gpu_type in claim.types:
-            return self._by_type.units_of(victim, gpu_type), self._by_type.units_beyond(victim.queue, gpu_type)
-        queue_above = self.held(victim.queue) - self.standing(victim.queue).whole
-        return above, min(queue_above, self.beyond_guarantee(victim.queue, gpu_type))
+        of_queue = self._surplus_of_queue(victim.queue, claimant, claim, gpu_type)
+        if gpu_type in claim.types and victim.queue != claimant.queue:
+            return self._by_type.units_of(victim, gpu_type), of_queue
+        return self.held(victim) - self.standing(victim).whole, of_queue
+
+    def _surplus_of_queue(self, queue: str, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> float:
+        """Return the standard GPUs that a claimant may take of a queue on nodes of this type."""
+        if queue == claimant.queue:
+            return math.inf if claim.within else 0.0
+        by_type = gpu_type in claim.types
+        if not (claim.across or by_type) or not self.shares.queue(queue).reclaimable:
+            return 0.0
+        if by_type:
+            return min(self._by_type.units_beyond(queue, gpu_type), self.beyond_any_type(queue))
+        return min(self.held(queue) - self.standing(queue).whole, self.beyond_guarantee(queue, gpu_type))
 
     def beyond_guarantee(self, queue: str, gpu_type: str) -> float:
         """Return the standard GPUs of a type beyond what a queue is guaranteed of it; infinite if nobody is any."""
         return self._by_type.units_beyond(queue, gpu_type) if self.type_told_apart(gpu_type) else math.inf
+
+    def beyond_any_type(self, queue: str) -> float:
+        """Return the standard GPUs beyond what a queue is guaranteed of GPUs of any type, and wants; negative below."""
+        return self.held(queue) - min(self.shares.queue(queue).guaranteed, self.standing(queue).demand)
 
     @property
     def types_told_apart(self) -> tuple[str, ...]:
@@ -329,36 +370,60 @@ class Rights:
         return known[2]
 
     def _see(self, table: CostTable, owner: JobOwner, claim: GpuClaim) -> CostTable:
-        columns = self._columns(table.snapshot)
-        gives = self._given_by_job(table.snapshot, columns, owner, claim)
+        columns = self.columns(table.snapshot)
+        gives = self.by_job(table.snapshot, partial(self.given_to, owner, claim))
         may_give = np.floor(gives / columns.value + TINY)
         keeps = np.maximum(0.0, columns.gpus - may_give)
         others_fixed = (columns.fixed > 0) & (gives < math.inf)
         keeps = np.where(others_fixed, columns.gpus, keeps)
+        own = [row for row in self._rows_requested(table) if gives[row] == math.inf]
+        keeps[own] = columns.gpus[own]
         reclaims = bool(((gives > 0) & (gives < math.inf)).any())
         return table.keeping(keeps, self._patient if reclaims else table.settings)
 
-    def _given_by_job(self, snapshot: ClusterSnapshot, columns: JobColumns, owner: JobOwner, claim: GpuClaim) -> Floats:
-        """Return by job the standard GPUs that it can be made to give to an owner; infinite for the owner's own."""
+    def _rows_requested(self, table: CostTable) -> list[int]:
+        return [table.row_of[name] for name in self._requested] if self._requested else []
 
-        def given_of(gpu_type: str) -> Floats:
-            return self._by_number(
-                lambda other: math.inf if other == owner else self.over(other, owner, claim, gpu_type)
-            )
+    def given_to(self, claimant: JobOwner, claim: GpuClaim, gpu_type: str) -> list[float]:
+        """Return, in the order of the owners, the standard GPUs that each can be made to give to a claimant on nodes of
+        this type; infinite for the claimant's own."""
+        most = {queue: self._surplus_of_queue(queue, claimant, claim, gpu_type) for queue in self.who.of_queue}
+        of_type = gpu_type in claim.types
+        found = list[float]()
+        for owner, above in self._above_shares():
+            if owner == claimant:
+                found.append(math.inf)
+            elif of_type and owner.queue != claimant.queue:
+                found.append(max(0.0, min(self._by_type.units_of(owner, gpu_type), most[owner.queue])))
+            else:
+                found.append(max(0.0, min(above, most[owner.queue])))
+        return found
 
+    def _above_shares(self) -> list[tuple[JobOwner, float]]:
+        """Return each owner with the standard GPUs that it holds above its share, negative below."""
+        if self._above[0] != self.version:
+            above = [(owner, self.held(owner) - self.standing(owner).whole) for owner in self.who.owners]
+            self._above = self.version, above
+        return self._above[1]
+
+    def by_job(self, snapshot: ClusterSnapshot, of: Callable[[str], Sequence[float]]) -> Floats:
+        """Return by job of a snapshot the number that `of(type of its GPUs)` has for its owner; 0 for jobs trained on
+        CPU. Types are as of `type_told_apart`, the numbers in the order of the owners."""
+        owner = self.columns(snapshot).owner
+        rows = [self._by_number(of(gpu_type)) for gpu_type in self.types_told_apart]
         if not self._by_type:
-            return given_of("")[columns.owner]
-        by_type = np.stack([given_of(gpu_type) for gpu_type in self.types_told_apart])
-        return by_type[self._by_type.type_numbers(snapshot), columns.owner]
+            return rows[0][owner]
+        found: Floats = np.stack(rows)[self._by_type.type_numbers(snapshot), owner]
+        return found
 
-    def _by_number(self, of: Callable[[JobOwner], float]) -> Floats:
+    def _by_number(self, by_owner: Sequence[float]) -> Floats:
         """Return numbers by number of an owner; the last one, 0, is that of jobs trained on CPU."""
         values = np.zeros(max(self.who.numbers, default=-1) + 2)
-        for owner, number in zip(self.who.owners, self.who.numbers, strict=True):
-            values[number] = of(owner)
+        values[list(self.who.numbers)] = by_owner
         return values
 
-    def _columns(self, snapshot: ClusterSnapshot) -> JobColumns:
+    def columns(self, snapshot: ClusterSnapshot) -> JobColumns:
+        """Return what all jobs of a snapshot have and want."""
         if self._read is None or self._read[0] is not snapshot:
             self._read = snapshot, read_jobs(snapshot, self.who.index, self.who.values)
         return self._read[1]
@@ -367,12 +432,13 @@ class Rights:
         """Return the table in which no job grows beyond what its owner is entitled to; `borrows`: beyond its limits."""
         if not self.binds:
             return table
-        columns = self._columns(table.snapshot)
-        limits = self._by_number(lambda owner: max(0, self.limit_left(owner)))[columns.owner]
+        columns = self.columns(table.snapshot)
+        limits = self._by_number([max(0, self.limit_left(owner)) for owner in self.who.owners])[columns.owner]
         more = limits
         if not borrows:
-            room = self._by_number(lambda owner: max(0.0, self.room(owner)))[columns.owner]
+            room = self._by_number([max(0.0, self.room(owner)) for owner in self.who.owners])[columns.owner]
             more = np.minimum(limits, np.floor(room / columns.value + TINY))
+        more[self._rows_requested(table)] = 0.0
         return table.growing(columns.gpus + more)
 
     def growth_steps(self, snapshot: ClusterSnapshot, held: Sequence[Hold]) -> Sequence[bool]:
@@ -525,7 +591,7 @@ class WaitingLine:
     def _key(self, owner: JobOwner) -> tuple[float, ...]:
         place, job = self._left[owner][0]
         not_guaranteed = not self._rights.waits_for_guarantee(job)
-        return (not_guaranteed, *self._rights.level(owner), -job.priority, place)
+        return (not_guaranteed, *self._rights.level(owner), place)  # priority orders the jobs of one owner alone
 
 
 def _number_of(value: float) -> str:
@@ -534,6 +600,10 @@ def _number_of(value: float) -> str:
 
 def _level(held: float, entitled: float) -> float:
     return round(held / entitled, 6) if entitled > TINY else math.inf
+
+
+def _is_requested(job: Job) -> bool:
+    return job.wanted is not None and job.num_gpus > 0
 
 
 def _is_freeing(job: Job) -> bool:

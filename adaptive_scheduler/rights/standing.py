@@ -16,7 +16,7 @@ from adaptive_scheduler.rights.covered import CoveredGpus
 from adaptive_scheduler.rights.entitlements import Party, credit_of, divide_by_weight, round_to_gpus
 from adaptive_scheduler.rights.guarantees import TypeGuarantees
 from adaptive_scheduler.rights.owners import JobColumns, OwnerIndex, node_row, read_jobs, read_values
-from adaptive_scheduler.shares import JobOwner
+from adaptive_scheduler.shares import JobOwner, Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot
 
 K = TypeVar("K", JobOwner, str)
@@ -123,11 +123,22 @@ def _entitle_queues(snapshot: ClusterSnapshot, who: Standings, demand: Mapping[J
     known = wanted.keys() | shares.queues.keys() | use.keys()
     weight = {name: shares.queue(name).weight for name in known}
     first = {name: shares.queue(name).guaranteed + who.guarantees.guaranteed_units(name) for name in wanted}
-    for parent in {shares.limiting_parent(name) for name in wanted} - {""}:
-        parts = [name for name in wanted if shares.limiting_parent(name) == parent]
+    for parent, parts in _parts_of_parents(shares, wanted):
         parties = {name: Party(wanted[name], first[name], weight[name]) for name in parts}
         wanted |= divide_by_weight(shares.queue(parent).most * largest, parties)
     return _stand(wanted, weight, first, use, known, _window(snapshot, who.capacity), who.capacity, who.capacity, who)
+
+
+def _parts_of_parents(shares: Shares, names: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return the queues above these that have a limit, each after those below it, with those of `names` that count in
+    it."""
+    parts: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        for queue in (name, *shares.limiting_parents(name)):
+            parts[queue].append(name)
+    above = {parent for name in parts for parent in shares.limiting_parents(name)}
+    deepest_first = sorted(above, key=lambda parent: (-len(shares.limiting_parents(parent)), parent))
+    return [(parent, parts[parent]) for parent in deepest_first]
 
 
 def _entitle_users(

@@ -17,6 +17,7 @@ from coordinator.forecasts.live_state import LiveState
 from coordinator.model import requirements
 from coordinator.policies import POLICIES, settings_under
 
+MOST_WEIGHT = 1_000_000
 SUMS = {"makespan_s": "Makespan", "mean_completion_s": "Mean completion time", "missed": "Deadlines missed"}
 
 
@@ -81,12 +82,13 @@ def compare(
     policy: str | None = None,
     queue_order: str | None = None,
     deadlines: Iterable[tuple[str, str | float]] = (),
+    weights: Iterable[tuple[str, str | float]] = (),
     goes_on: Callable[[], bool] = lambda: True,
 ) -> WhatIf:
     """Simulate the live state, and once more with all changes. `Rejected` with a sentence for one that cannot be made.
 
-    `gpus`: types, and how many more or fewer; `deadlines`: jobs, and seconds or a time such as 30m. Where `goes_on`
-    says no, jobs that have not ended by then are left out.
+    `gpus`: types, and how many more or fewer; `deadlines`: jobs, and seconds or a time such as 30m; `weights`: queues
+    or users, and their weights. Where `goes_on` says no, jobs that have not ended by then are left out.
     """
     changed = live.with_jobs(submit)
     for kind, count in gpus:
@@ -95,6 +97,8 @@ def compare(
         changed = changed.drained(node)
     for job_id, time in deadlines:
         changed = changed.with_deadline(job_id, deadline_s(job_id, time))
+    for name, weight in weights:
+        changed = with_weight(changed, name, weight)
     if policy is not None:
         changed = with_policy(changed, policy)
     if queue_order is not None:
@@ -115,6 +119,27 @@ def with_queue_order(live: LiveState, order: str) -> LiveState:
         return replace(live, settings=replace(live.settings, queue_order=cast(QueueOrder, order)))
     except ValueError as error:
         raise Rejected(f"{error}.") from None
+
+
+def with_weight(live: LiveState, name: str, weight: str | float) -> LiveState:
+    """Return the state in which a queue has this weight, or a user if there is no such queue."""
+    try:
+        known = float(weight)
+    except ValueError:
+        known = -1.0
+    if not 0 <= known <= MOST_WEIGHT:
+        raise Rejected(f"{f'{name}={weight}'!r} is no name and weight; write QUEUE=2, or USER=2.")
+    shares = live.snapshot.shares
+    owners = {shares.owner_of(job.queue, job.owner) for job in live.snapshot.jobs}
+    queues = {*shares.queues, *(owner.queue for owner in owners)}
+    users = {*shares.users, *(owner.user for owner in owners)} - {""}
+    if name in queues:
+        changed = replace(shares, queues={**shares.queues, name: replace(shares.queue(name), weight=known)})
+    elif name in users:
+        changed = replace(shares, users={**shares.users, name: replace(shares.user(name), weight=known)})
+    else:
+        raise Rejected(f"There is no queue or user {name!r}; there are: {', '.join(sorted(queues | users)) or 'none'}.")
+    return replace(live, snapshot=live.snapshot.then(shares=changed))
 
 
 def deadline_s(job_id: str, time: str | float) -> float:

@@ -29,7 +29,7 @@ FIX = "Train as a Volcano Job, a batch Job with one pod, a bare pod or a record 
 POD, BATCH_JOB = "pod", "batch Job"
 JOB_SET_SIZE = "jobset.sigs.k8s.io/global-replicas"  # label of all pods of a JobSet: how many Jobs it has
 INDEX = "batch.kubernetes.io/job-completion-index"  # label of the pods of an Indexed Job
-KUEUE = "kueue.x-k8s.io/queue-name"  # label of what Kueue admits
+KUEUE = "kueue.x-k8s.io/queue-name"  # label of what Kueue admits: the name of a LocalQueue
 OF_KUBERNETES = "kubernetes.io/job-controller"  # value of a batch Job's `managedBy`
 PODS = "parallelism: 1 and completions: 1"
 RECREATE = (
@@ -60,10 +60,14 @@ def one_pod_kind(owners: Sequence[Mapping[str, Any]], labels: Mapping[str, str])
     return BATCH_JOB if is_batch_job(owner) and alone else None
 
 
-def queue_of_pod(metadata: Mapping[str, Any]) -> str:
-    """Return the queue of a pod that is no Volcano Job's, as Volcano reads it."""
+def queue_of_pod(metadata: Mapping[str, Any], job: Mapping[str, Any] | None = None) -> str:
+    """Return the queue of a pod that is no Volcano Job's, as Volcano reads it, else that of Kueue.
+
+    `job`: metadata of the pod's batch Job, which has Kueue's label; on its pods that would concern Kueue."""
     notes = metadata.get("annotations") or {}
-    return str(notes.get(QUEUE_NOTE) or (metadata.get("labels") or {}).get(QUEUE_LABEL) or "default")
+    labels = metadata.get("labels") or {}
+    of_job = (job or {}).get("labels") or {}
+    return str(notes.get(QUEUE_NOTE) or labels.get(QUEUE_LABEL) or of_job.get(KUEUE) or labels.get(KUEUE) or "default")
 
 
 def is_managed_by_others(job: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,12 +207,19 @@ class Injector:
             inject(template.get("spec") or {}, about, trial, self._settings)
             asked = {name: notes[name] for name in (COUNTS, FIELDS, QUEUE_NOTE) if name in notes}
             template = {**template, "metadata": {**about, "annotations": asked | (about.get("annotations") or {})}}
+            self._refuse_recreate(kinds.queue_of_pod(template["metadata"], meta))
             notes = self._with_owner(notes, request, meta)
         if is_new or not (job.get("spec") or {}).get("suspend"):
             notes.pop(SUSPENDED, None)  # it is not by the launcher that the next suspension will be
         labels = {**(meta.get("labels") or {}), JOB: WAITS}
         metadata = {**meta, "annotations": notes, "labels": labels}
         return _as_patch(difference(job, {**job, "metadata": metadata, "spec": {**job["spec"], "template": template}}))
+
+    def _refuse_recreate(self, queue: str) -> None:
+        """Raise `CannotInject` for a batch Job in a queue of this mode. Its pods do not tell the name of Kueue's."""
+        with suppress(Transient):  # a queue that is not known yet
+            if self._decisions.queue(queue)[1] == "recreate":
+                raise CannotInject(kinds.RECREATE.format(queue=queue))
 
     def _with_owner(self, notes: dict[str, Any], request: Doc, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the annotations of a new batch Job with who makes it.

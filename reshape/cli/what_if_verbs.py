@@ -33,6 +33,16 @@ def _documents(_: click.Context, __: click.Parameter, given: tuple[Any, ...]) ->
     return [doc for file in given for doc in documents.read(file.read())]
 
 
+def _weights(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in given:
+        name, _sign, weight = one.rpartition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", weight):
+            raise click.BadParameter(f"{one!r} must be the name of a queue or user and a number, such as vision=2.")
+        found[name] = float(weight)
+    return found
+
+
 class _WhatIf(click.Command):
     """Says how `--gpus` is written where its type was left out, of which click only says that it wants 2 arguments."""
 
@@ -63,6 +73,14 @@ class _WhatIf(click.Command):
     "--queue-order", type=click.Choice(["arrival", "shortest", "deadline"]), help="Another order of waiting jobs."
 )
 @click.option("--deadline", "deadlines", multiple=True, metavar="JOB=TIME", help="Another deadline, such as a=30m.")
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    callback=_weights,
+    metavar="NAME=N",
+    help="Another weight of a queue or user, such as vision=2.",
+)
 @printing
 @click.pass_obj
 def what_if(settings: CliSettings, /, deadlines: tuple[str, ...], **changes: Any) -> None:

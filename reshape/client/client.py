@@ -251,11 +251,13 @@ class Client:
         policy: str | None = None,
         queue_order: str | None = None,
         deadlines: Mapping[str, str | float] | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> WhatIf:
         """Predict who starts and ends when, as things stand and with changes; touches nothing.
 
         `submit`: job documents; `gpus`: more or fewer by type, such as {"V100": 2}; `drain`: nodes; `deadlines`: by
-        job, such as "30m". Simulates in this process, so all of volcano-reshape must be installed.
+        job, such as "30m"; `weights`: by queue or user. Simulates in this process, so all of volcano-reshape must be
+        installed.
         """
         try:
             from reshape.what_if.question import ask
@@ -263,7 +265,7 @@ class Client:
             raise ImportError(ALONE) from missing
         return ask(
             self, submit=submit, gpus=(gpus or {}).items(), drain=drain, policy=policy, queue_order=queue_order,
-            deadlines=(deadlines or {}).items(),
+            deadlines=(deadlines or {}).items(), weights=(weights or {}).items(),
         )  # fmt: skip
 
     def remove(self, job_id: str) -> View:

@@ -8,7 +8,7 @@ from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import placed_on
 from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.models.prediction import t_new
-from adaptive_scheduler.snapshot import Job, Node
+from adaptive_scheduler.snapshot import Job, Node, is_placed
 
 
 def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
@@ -16,8 +16,7 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     count = min(job.optional)
     could = (
-        (other, nodes[other.node or ""]) for other in table.snapshot.placed
-        if not other.stoppable and other.state == "running" and other.node in nodes
+        (other, nodes[other.node or ""]) for other in table.snapshot.where(_keeps_gpus) if other.node in nodes
         and removable_counts(other, table.settings)
     )  # fmt: skip
     missing = sorted(((o, n) for o, n in could if count > n.idle), key=lambda pair: (pair[1].name, pair[0].id))
@@ -30,6 +29,10 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
                 other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}", possible=False)
         )  # fmt: skip
     return candidates
+
+
+def _keeps_gpus(job: Job) -> bool:
+    return is_placed(job) and not job.stoppable and job.state == "running"
 
 
 def waiting_candidate(table: CostTable, job: Job) -> RankedCandidate | None:

@@ -135,7 +135,7 @@ def _read(
         "kind": kind,
         "metadata": {**meta, "labels": labels},
         "spec": {
-            "queue": kinds.queue_of_pod(about),
+            "queue": kinds.queue_of_pod(about, meta),
             "minAvailable": 1,
             "tasks": [{"replicas": 1, "template": template}],
         },

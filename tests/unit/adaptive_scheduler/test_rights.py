@@ -274,6 +274,12 @@ def test_priority_orders_the_jobs_of_one_owner_only():
     assert said(snapshot) == ["a1 starts 1", "b starts 1"]
 
 
+def test_of_two_owners_who_have_as_much_none_goes_first_by_priority():
+    jobs = [waits("a", "/ada", priority=1_000_000), waits("b", "/bob", submit_s=8000.0)]
+    assert said(world(1, *jobs)) == ["b starts 1"]
+    assert said(world(1, jobs[0], replace(jobs[1], owner="ada"))) == ["a starts 1"]
+
+
 def test_several_jobs_shrink_for_one_claim():
     jobs = [runs(f"a{i}", "/ada", 2, (1, 2)) for i in range(4)]
     snapshot = world(8, *jobs, waits("b", "/bob", (4,)))

@@ -17,6 +17,7 @@ from tests.depth import drawn
 from tests.unit.adaptive_scheduler.shared_world import NOW, runs, shares, told, waits, world
 from tests.unit.adaptive_scheduler.test_rights import draw, owner_of, taken
 
+VALUES = {"V100": 1.0, "K80": 0.25}
 TWO_V100 = {"guaranteed_types": {"V100": 2}}
 
 
@@ -68,6 +69,24 @@ def test_of_two_guarantees_of_a_type_neither_gives_to_the_other():
     job = waits("p", "a", gpu_type="V100")
     assert said(mixed(*holds, job, b=TWO_V100)) == []
     assert said(mixed(*holds, job, b={"guaranteed_types": {"V100": 1}})) == ["p starts 1 (b1 2->1)"]
+
+
+def test_a_guarantee_of_a_type_takes_nothing_of_a_guarantee_of_any_type():
+    """Queue b is guaranteed so many GPUs of whatever type, and has fast ones."""
+    job = waits("p", "a", gpu_type="V100")
+    holds = [*ALL_SLOW, runs("b1", "b", 2, (1, 2))]
+    assert said(mixed(*holds, job, b={"guaranteed": 2})) == []
+    assert said(mixed(*holds, job, b={"guaranteed": 1})) == ["p starts 1 (b1 2->1)"]
+
+
+def test_nor_by_several_shrinks_or_a_suspension():
+    job = waits("p", "a", (2,), gpu_type="V100")
+    small = [runs(name, "b", 2, (1, 2), preemption="shrink") for name in ("b1", "b2")]
+    assert said(mixed(*ALL_SLOW, *small, job, fast=4, b={"guaranteed": 3})) == []
+    assert said(mixed(*ALL_SLOW, *small, job, fast=4, b={"guaranteed": 2})) == ["p starts 2 (b1 2->1, b2 2->1)"]
+    whole = [runs("b1", "b", 2), runs("b2", "b", 2)]
+    assert said(mixed(*ALL_SLOW, *whole, job, fast=4, b={"guaranteed": 4})) == []
+    assert said(mixed(*ALL_SLOW, *whole, job, fast=4, b={"guaranteed": 2})) == ["b1 suspended for p"]
 
 
 def test_it_is_no_guarantee_of_more_or_for_jobs_that_ask_for_another_type():
@@ -128,7 +147,10 @@ def typed(rng):
         gpu_type = rng.choice(("V100", "V100", "K80"))
         count = min(left[gpu_type], queue.guaranteed)
         left[gpu_type] -= count
-        terms[name] = replace(queue, guaranteed=0, guaranteed_types={gpu_type: count} if count else {})
+        if rng.random() < 0.3:
+            terms[name] = replace(queue, guaranteed=queue.guaranteed)  # of any type, as it was drawn
+        else:
+            terms[name] = replace(queue, guaranteed=0, guaranteed_types={gpu_type: count} if count else {})
     jobs = tuple(replace(job, gpu_type=rng.choice((None, None, "V100"))) for job in snapshot.jobs if job.node is None)
     placed = tuple(job for job in snapshot.jobs if job.node is not None)
     return replace(snapshot, jobs=(*placed, *jobs), shares=replace(snapshot.shares, queues=terms))
@@ -148,6 +170,7 @@ def test_on_any_world_a_queue_keeps_its_guarantee_and_no_job_is_stopped_that_mus
         before = held_by_type(snapshot)
         decisions = decide(snapshot, NOW)
         lost = Counter()
+        gone = Counter()
         for victim, keeps, job in taken(snapshot, decisions):
             owner, claimant = owner_of(snapshot, victim), owner_of(snapshot, job)
             assert not victim.rigid, seed
@@ -158,11 +181,18 @@ def test_on_any_world_a_queue_keeps_its_guarantee_and_no_job_is_stopped_that_mus
             gpu_type = snapshot.gpu_types[victim.node]
             if owner.queue != claimant.queue and keeps:
                 lost[owner.queue, gpu_type] += victim.num_gpus - keeps
+                gone[owner.queue] += (victim.num_gpus - keeps) * VALUES[gpu_type]
             claimed += gpu_type in Rights(snapshot, NOW, DEFAULTS).claim(job).types
         for (queue, gpu_type), count in lost.items():
             wanted = sum(max(j.optional) for j in snapshot.jobs if owner_of(snapshot, j).queue == queue)
             most = snapshot.shares.queue(queue).guaranteed_types.get(gpu_type, 0)
             assert before[queue, gpu_type] - count >= min(before[queue, gpu_type], most, wanted), seed
+        who = entitle(snapshot, read_owners(snapshot, NOW))
+        for queue, units in gone.items():
+            had = sum(count * VALUES[gpu_type] for (name, gpu_type), count in before.items() if name == queue)
+            # Less than it is guaranteed where there are too few GPUs for all guarantees.
+            due = min(snapshot.shares.queue(queue).guaranteed, who.of_queue[queue].whole)
+            assert had - units >= min(had, due) - 1e-9 or not who.values, seed
         assert decide(replace(snapshot), NOW) == decisions, seed
     assert claimed > 5
 

@@ -19,7 +19,7 @@ from launcher.admission.owners import proven_owner
 from launcher.cluster.controllers import one_pod_jobs, volcano_job_document
 from launcher.cluster.controllers.launch import AdoptPod, DeletePod, LaunchState, OpenGate, SuspendJob, steps
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
-from launcher.names import FIELDS, INJECT, JOB, JOB_ID, LAUNCH, OWNER, OWNER_PROOF, SUSPENDED, job_name
+from launcher.names import FIELDS, INJECT, JOB, JOB_ID, LAUNCH, OWNER, OWNER_PROOF, QUEUE_LABEL, SUSPENDED, job_name
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_inject import applied
 from tests.unit.launcher.test_volcano_job_controller import Ground
@@ -211,6 +211,51 @@ def test_a_bare_pod_becomes_a_document_with_its_users_own_command() -> None:
     )
     origin = {"namespace": "team", "name": "train", "uid": "pod-uid", "kind": "pod", "keeps_pod": True}
     assert doc["volcano"] == origin
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "of_job", "queue"),
+    [
+        ({}, {}, {kinds.KUEUE: "team-a"}, "team-a"),
+        ({QUEUE: "gold"}, {}, {kinds.KUEUE: "team-a"}, "gold"),
+        ({}, {QUEUE_LABEL: "gold"}, {kinds.KUEUE: "team-a"}, "gold"),
+        ({}, {}, {}, "default"),
+        ({}, {}, {kinds.KUEUE: ""}, "default"),
+    ],
+)
+def test_a_batch_job_that_kueue_admits_is_in_the_queue_of_that_name(
+    annotations: Doc, labels: Doc, of_job: Doc, queue: str
+) -> None:
+    job = batch(labels=of_job)
+    about = job["spec"]["template"]["metadata"]
+    about["annotations"] = {GPUS: "1,2", **annotations}
+    about["labels"] |= labels
+    made = one_pod_jobs.read_batch_job(made_of(job, kind=BATCH))
+    assert volcano_job_document.job_document(made)["queue"] == queue
+
+
+def test_so_is_a_bare_pod() -> None:
+    pod = bare(labels={INJECT: "true", kinds.KUEUE: "team-a"}, annotations={GPUS: "1,2"})
+    doc = volcano_job_document.job_document(one_pod_jobs.read_pod(seen(pod)) or {})
+    assert doc["queue"] == "team-a"
+
+
+def test_no_label_of_kueues_is_put_on_a_pod_where_kueue_would_take_it_for_its_own() -> None:
+    job = batch(labels={kinds.KUEUE: "team-a"})
+    assert kinds.KUEUE not in made_of(job, kind=BATCH)["spec"]["template"]["metadata"]["labels"]
+
+
+def test_a_queue_that_the_launcher_does_not_know_yet_keeps_no_batch_job_out() -> None:
+    job = batch(labels={kinds.KUEUE: "new"})
+    job["spec"]["template"]["metadata"]["annotations"] = {GPUS: "1,2"}
+    assert made_of(job, kind=BATCH)["metadata"]["labels"][kinds.KUEUE] == "new"
+
+
+def test_a_batch_job_in_kueues_queue_of_the_name_of_one_in_mode_recreate_is_refused() -> None:
+    job = batch(labels={kinds.KUEUE: "iron"})
+    job["spec"]["template"]["metadata"]["annotations"] = {GPUS: "1,2"}
+    response = review(Desk(queues={"iron": "recreate"}), job, kind=BATCH)[1]["response"]
+    assert not response["allowed"] and "in queue iron, whose devices are `recreate`" in response["status"]["message"]
 
 
 @pytest.mark.parametrize(

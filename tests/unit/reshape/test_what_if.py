@@ -17,13 +17,14 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.evictions import DRAIN, FAULT, schedule_evictions
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.shares import Shares
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from coordinator.api.snapshot_view import snapshot_view
 from coordinator.errors import Rejected
 from coordinator.forecasts import forecast as forecast_module
 from coordinator.forecasts.forecast import Forecast, forecast
 from coordinator.forecasts.live_state import TABLES, LiveState
-from coordinator.forecasts.what_if import WhatIf
+from coordinator.forecasts.what_if import WhatIf, compare
 from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from reshape.output.forecast_table import as_table
@@ -33,6 +34,7 @@ from tests.fakes.shims import Behaviour
 from tests.fakes.terminal import Output
 from tests.fakes.world import GPU_TYPE, JOB_TYPE, World
 from tests.unit.adaptive_scheduler import any_world
+from tests.unit.adaptive_scheduler.shared_world import queues, waits, world
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, SPEED_UP, cluster, node, running, speed_rows, waiting
 
 WITHIN = 0.10  # twice what is promised of the demo
@@ -342,6 +344,45 @@ def test_any_live_state_can_be_simulated(seed: int) -> None:
     assert all(job.end_s is None or job.end_s >= 0.0 for job in found.jobs)
 
 
+def two_teams(**of_users: Any) -> LiveState:
+    """Two jobs of two queues that could both use three of four GPUs."""
+    terms = Shares(queues(vision={}, nlp={}))
+    more = {"submit_s": -10.0, "iterations_left": 50_000.0}
+    jobs = [waits("v", "vision/ada", (1, 2, 3), **more), waits("n", "nlp/bob", (1, 2, 3), **more)]
+    return LiveState(world(4, *jobs, shares=terms), Settings())
+
+
+def test_a_queue_of_more_weight_would_be_done_sooner() -> None:
+    found = compare(two_teams(), weights=[("vision", 3.0)])
+    assert found.then is not None
+    before, after = ends(found.now), ends(found.then)
+    assert (after["v"] or math.inf) < (before["v"] or 0.0)
+    assert (after["n"] or 0.0) > (before["n"] or math.inf)
+
+
+def test_so_would_be_a_user_against_others_of_the_queue() -> None:
+    jobs = (replace(job, queue="vision") for job in two_teams().snapshot.jobs)
+    live = replace(two_teams(), snapshot=replace(two_teams().snapshot, jobs=tuple(jobs)))
+    found = compare(live, weights=[("ada", "3")])
+    assert found.then is not None
+    assert (ends(found.then)["v"] or math.inf) < (ends(found.now)["v"] or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "why"),
+    [
+        ("speech", 2.0, "There is no queue or user 'speech'; there are: ada, bob, nlp, vision."),
+        ("vision", "much", "'vision=much' is no name and weight; write QUEUE=2, or USER=2."),
+        ("vision", -1.0, "'vision=-1.0' is no name and weight; write QUEUE=2, or USER=2."),
+        ("vision", math.nan, "'vision=nan' is no name and weight; write QUEUE=2, or USER=2."),
+    ],
+)
+def test_a_weight_of_nobody_or_that_is_none_is_refused(name: str, weight: str | float, why: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        compare(two_teams(), weights=[(name, weight)])
+    assert str(refused.value) == why
+
+
 # the command
 
 
@@ -384,6 +425,8 @@ def test_without_a_change_it_tells_what_happens_as_things_stand(reshape: Run, se
         (["--drain", "x"], 1, "There is no node 'x'; there are: n1."),
         (["--deadline", "one"], 2, "'one' names no job and time; write JOB=30m, or 90s or 2h."),
         (["--gpus", "-1", "V100"], 1, "Only 0 V100 are idle"),
+        (["--weight", "vision=2"], 1, "There is no queue or user 'vision'; there are: default."),
+        (["--weight", "vision"], 2, "'vision' must be the name of a queue or user and a number, such as vision=2."),
     ],
 )
 def test_a_change_that_cannot_be_made_is_one_sentence(
