@@ -325,5 +325,5 @@ def test_memory_that_changes_and_that_nothing_keeps_is_named_and_never_announced
 @pytest.mark.parametrize("change", KEPT_MEMORY.values(), ids=KEPT_MEMORY)
 def test_memory_that_a_file_or_an_array_keeps_is_no_reason_to_keep_gpus(change: str, tmp_path: Path) -> None:
     _, told = ended(tmp_path, change, WITH_MEMORY)
-    assert not told
+    assert "changes during training" not in told  # that its file has no rows at its end is another matter
     assert (tmp_path / "announce").read_text().startswith("SIGUSR1")
