@@ -242,12 +242,12 @@ class _Filling:
         self._table = self._table.then(self._reservations.seen_by(self.world))
         line = self._rights.line_up(self._queue.in_order(self.world))
         for job in line:
-            if not self.has_time:
-                held.append(_comes_next(job))
-                continue
             own = self._reservations.most_spare(self.world, job)
             if barred := self._rights.hold(job, own) or self._reservations.hold(self.world, job):
                 held.append(barred)
+                continue
+            if not self.has_time:
+                held.append(_comes_next(job))
                 continue
             asked = self._reservations.capped(self.world, self._rights.capped(job, line.others_wait(job), own))
             answer = self._answer(asked)
