@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -117,7 +116,7 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     evicted = tuple(decisions)
 
     # 2. Operators' requests; jobs that have reached their target finish.
-    refuse = partial(_refuse_request, now, settings, reservations)
+    refuse = _requests_refused(now, settings, reservations)
     accept(*operator.schedule_requests(world, now, settings, reservations.seen_by, refuse))
     accept(*targets.schedule_finished(world, now, settings))
 
@@ -181,14 +180,25 @@ def _is_refused_request(decision: Decision) -> bool:
     return isinstance(decision, Hold) and decision.explanation.algorithm == operator.OPERATOR
 
 
-def _refuse_request(
-    now: float, settings: Settings, reservations: ReservedGpus, world: ClusterSnapshot, job: Job
-) -> str:
-    """Return why a job may not grow to what was requested for it; what its user has reserved it may always have."""
-    grows = job.wanted is not None and job.wanted > job.num_gpus
-    if not grows or job.owner in reservations.users:
-        return ""
-    return Rights(world, now, settings).refuse_request(world, job)
+def _requests_refused(
+    now: float, settings: Settings, reservations: ReservedGpus
+) -> Callable[[ClusterSnapshot, Job], str]:
+    """Return a function that says why a job may not grow to what was requested for it; what its user has reserved it
+    may always have."""
+    rights: Rights | None = None
+    seen: ClusterSnapshot | None = None  # whose rights these are; only requests that are met change the snapshot
+
+    def refuse(world: ClusterSnapshot, job: Job) -> str:
+        nonlocal rights, seen
+        grows = job.wanted is not None and job.wanted > job.num_gpus
+        if not grows or job.owner in reservations.users:
+            return ""
+        if rights is None or seen is not world:
+            rights = Rights(world, now, settings)
+            seen = world
+        return rights.refuse_request(world, job)
+
+    return refuse
 
 
 def _fill(
