@@ -386,8 +386,9 @@ def _victims(view: View) -> list[tuple[Any, Any]]:
     return [(view.get("victim"), view.get("victim_num_gpus")), *further]
 
 
+NODE = "Node"
 TAKEN = "Taken from"
-CANDIDATE = ("", "GPUs", "Node", TAKEN, "Makespan", "Sum", "This job", "Why not")
+CANDIDATE = ("", "GPUs", NODE, TAKEN, "Makespan", "Sum", "This job", "Why not")
 
 
 def candidate(view: View) -> tuple[str, ...]:
