@@ -71,6 +71,12 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     return decide_part(parts[0], now, settings) if len(parts) == 1 else _decide_each(snapshot, parts, now, settings)
 
 
+def is_cut_short(snapshot: ClusterSnapshot, decisions: Sequence[Decision]) -> bool:
+    """Return whether these may be all that there was time for in one tick, so that the next one may decide on more."""
+    operations = sum(isinstance(decision, Start | Reshape | Move | Requeue) for decision in decisions)
+    return operations * (len(snapshot.jobs) + len(snapshot.nodes)) >= MOST_WORK
+
+
 def _decide_each(
     snapshot: ClusterSnapshot, parts: Sequence[ClusterSnapshot], now: float, settings: Settings
 ) -> tuple[Decision, ...]:
