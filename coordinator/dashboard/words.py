@@ -90,7 +90,7 @@ def acceptance(view: View) -> str:
 
 
 def _is_refused(view: View) -> bool:
-    """Return whether a document was refused. One that was let in is open or closed, whatever a hand has written since."""
+    """Return whether a document was refused. One that was let in is open or closed, whatever a hand has written."""
     return bool(view.get("problems")) and view.get("closed") is None
 
 
