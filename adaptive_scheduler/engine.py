@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -72,6 +71,12 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     return decide_part(parts[0], now, settings) if len(parts) == 1 else _decide_each(snapshot, parts, now, settings)
 
 
+def is_cut_short(snapshot: ClusterSnapshot, decisions: Sequence[Decision]) -> bool:
+    """Return whether these may be all that there was time for in one tick, so that the next one may decide on more."""
+    operations = sum(isinstance(decision, Start | Reshape | Move | Requeue) for decision in decisions)
+    return operations * (len(snapshot.jobs) + len(snapshot.nodes)) >= MOST_WORK
+
+
 def _decide_each(
     snapshot: ClusterSnapshot, parts: Sequence[ClusterSnapshot], now: float, settings: Settings
 ) -> tuple[Decision, ...]:
@@ -117,7 +122,7 @@ def decide_part(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tu
     evicted = tuple(decisions)
 
     # 2. Operators' requests; jobs that have reached their target finish.
-    refuse = partial(_refuse_request, now, settings, reservations)
+    refuse = _requests_refused(now, settings, reservations)
     accept(*operator.schedule_requests(world, now, settings, reservations.seen_by, refuse))
     accept(*targets.schedule_finished(world, now, settings))
 
@@ -181,14 +186,25 @@ def _is_refused_request(decision: Decision) -> bool:
     return isinstance(decision, Hold) and decision.explanation.algorithm == operator.OPERATOR
 
 
-def _refuse_request(
-    now: float, settings: Settings, reservations: ReservedGpus, world: ClusterSnapshot, job: Job
-) -> str:
-    """Return why a job may not grow to what was requested for it; what its user has reserved it may always have."""
-    grows = job.wanted is not None and job.wanted > job.num_gpus
-    if not grows or job.owner in reservations.users:
-        return ""
-    return Rights(world, now, settings).refuse_request(world, job)
+def _requests_refused(
+    now: float, settings: Settings, reservations: ReservedGpus
+) -> Callable[[ClusterSnapshot, Job], str]:
+    """Return a function that says why a job may not grow to what was requested for it; what its user has reserved it
+    may always have."""
+    rights: Rights | None = None
+    seen: ClusterSnapshot | None = None  # whose rights these are; only requests that are met change the snapshot
+
+    def refuse(world: ClusterSnapshot, job: Job) -> str:
+        nonlocal rights, seen
+        grows = job.wanted is not None and job.wanted > job.num_gpus
+        if not grows or job.owner in reservations.users:
+            return ""
+        if rights is None or seen is not world:
+            rights = Rights(world, now, settings)
+            seen = world
+        return rights.refuse_request(world, job)
+
+    return refuse
 
 
 def _fill(
@@ -242,12 +258,12 @@ class _Filling:
         self._table = self._table.then(self._reservations.seen_by(self.world))
         line = self._rights.line_up(self._queue.in_order(self.world))
         for job in line:
-            if not self.has_time:
-                held.append(_comes_next(job))
-                continue
             own = self._reservations.most_spare(self.world, job)
             if barred := self._rights.hold(job, own) or self._reservations.hold(self.world, job):
                 held.append(barred)
+                continue
+            if not self.has_time:
+                held.append(_comes_next(job))
                 continue
             asked = self._reservations.capped(self.world, self._rights.capped(job, line.others_wait(job), own))
             answer = self._answer(asked)

@@ -92,8 +92,12 @@ class QueueShare:
     @property
     def most(self) -> float:
         """Return the most GPUs that it may have."""
-        limit = math.inf if self.limit is None else self.limit
-        return limit if self.borrow else min(limit, self.guaranteed_in_all)
+        return self.most_together if self.borrow else min(self.most_together, self.guaranteed_in_all)
+
+    @property
+    def most_together(self) -> float:
+        """Return the most GPUs that it and the queues below it may have: whether it borrows is its own matter."""
+        return math.inf if self.limit is None else self.limit
 
 
 @dataclass(frozen=True, slots=True)

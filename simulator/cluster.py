@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from adaptive_scheduler.decision import Decision, End, Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, check
+from adaptive_scheduler.engine import is_cut_short
 from adaptive_scheduler.shares import DecayedUse, JobOwner
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from simulator.cpu_monitors import CpuMonitors
@@ -148,6 +149,8 @@ class SimulatedCluster:
             if isinstance(decision, Start) and self._scene.policy_setup.expected is not None:
                 job = self._scene.active[decision.job]
                 job.expected_s = self._scene.policy_setup.expected(snapshot, snapshot.job[decision.job])
+        if is_cut_short(snapshot, decisions):  # a coordinator's next tick comes before anything else happens
+            self._scene.event_queue.at(now, self._scene.ask)
         return decisions
 
     def _look_again(self, now: float) -> None:

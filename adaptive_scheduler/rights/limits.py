@@ -50,7 +50,7 @@ def count_held(shares: Shares, held: Iterable[tuple[JobOwner, int]]) -> Counter[
 def most_gpus_of(shares: Shares, owner: JobOwner) -> float:
     """Return the most GPUs that an owner may ever have; infinite without a limit."""
     queue = shares.queue(owner.queue)
-    of_parents = [shares.queue(parent).most for parent in shares.limiting_parents(owner.queue)]
+    of_parents = [shares.queue(parent).most_together for parent in shares.limiting_parents(owner.queue)]
     return min(queue.most, *of_parents, math.inf if queue.user_limit is None else queue.user_limit)
 
 

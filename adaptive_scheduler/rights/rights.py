@@ -184,7 +184,7 @@ class Rights:
         queue = self.shares.queue(owner.queue)
         each = math.inf if queue.user_limit is None else queue.user_limit
         above = self.shares.limiting_parents(owner.queue)
-        of_parents = [self.shares.queue(parent).most - self._gpus[parent] for parent in above]
+        of_parents = [self.shares.queue(parent).most_together - self._gpus[parent] for parent in above]
         return min(queue.most - self._gpus[owner.queue], *of_parents, each - self._gpus[owner])
 
     def hold(self, job: Job, reserved: int = 0) -> Hold | None:

@@ -125,7 +125,7 @@ def _entitle_queues(snapshot: ClusterSnapshot, who: Standings, demand: Mapping[J
     first = {name: shares.queue(name).guaranteed + who.guarantees.guaranteed_units(name) for name in wanted}
     for parent, parts in _parts_of_parents(shares, wanted):
         parties = {name: Party(wanted[name], first[name], weight[name]) for name in parts}
-        wanted |= divide_by_weight(shares.queue(parent).most * largest, parties)
+        wanted |= divide_by_weight(shares.queue(parent).most_together * largest, parties)
     return _stand(wanted, weight, first, use, known, _window(snapshot, who.capacity), who.capacity, who.capacity, who)
 
 

@@ -86,7 +86,12 @@ def state(view: View) -> str:
 
 def acceptance(view: View) -> str:
     """Return the state; of a document that was refused that it is not accepted."""
-    return "not accepted" if view.get("problems") and view.get("closed") is not False else state(view)
+    return "not accepted" if _is_refused(view) else state(view)
+
+
+def _is_refused(view: View) -> bool:
+    """Return whether a document was refused. One that was let in is open or closed, whatever a hand has written."""
+    return bool(view.get("problems")) and view.get("closed") is None
 
 
 def starts(view: View, moment: Callable[[float], str], now: float) -> str | None:
@@ -317,7 +322,7 @@ def message(view: View) -> Any:
 def remark(view: View) -> str | None:
     """What to know of a job in one line: a missed deadline, what is wrong with its document, why it is as it is."""
     problems = view.get("problems") or ()
-    refused = "" if view.get("closed") is False else "not accepted: "
+    refused = "not accepted: " if _is_refused(view) else ""
     late, means = missed(view), _with_reason(view, message(view))
     said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
     return "; ".join(str(one) for one in said if one) or None
@@ -386,8 +391,9 @@ def _victims(view: View) -> list[tuple[Any, Any]]:
     return [(view.get("victim"), view.get("victim_num_gpus")), *further]
 
 
+NODE = "Node"
 TAKEN = "Taken from"
-CANDIDATE = ("", "GPUs", "Node", TAKEN, "Makespan", "Sum", "This job", "Why not")
+CANDIDATE = ("", "GPUs", NODE, TAKEN, "Makespan", "Sum", "This job", "Why not")
 
 
 def candidate(view: View) -> tuple[str, ...]:

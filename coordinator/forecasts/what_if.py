@@ -135,6 +135,8 @@ def with_weight(live: LiveState, name: str, weight: str | float) -> LiveState:
     users = {*shares.users, *(owner.user for owner in owners)} - {""}
     if name in queues:
         changed = replace(shares, queues={**shares.queues, name: replace(shares.queue(name), weight=known)})
+    elif name in users and not known:
+        raise Rejected(f"{name} is a user, and the weight of a user must be above 0; only a queue may have 0.")
     elif name in users:
         changed = replace(shares, users={**shares.users, name: replace(shares.user(name), weight=known)})
     else:

@@ -140,9 +140,9 @@ def _candidates(candidates: Sequence[View], width: int | None) -> str:
     ]
     head = [words.CANDIDATE[at].upper() for at in shown]
     cells: list[Cells] = [[row[at] for at in shown] for row in rows]
-    taken = words.TAKEN.upper()
-    if width is not None and taken in head:  # names of jobs are long; the sentence above tells the chosen one's whole
-        cells = _cut_to_fit(head, cells, head.index(taken), width)
+    for names in (words.TAKEN.upper(), words.NODE.upper()):  # the sentence above tells the chosen one's whole
+        if width is not None and names in head:
+            cells = _cut_to_fit(head, cells, head.index(names), width)
     return folded(head, cells, width)
 
 
@@ -151,7 +151,8 @@ def _cut_to_fit(head: Cells, rows: Sequence[Cells], at: int, width: int) -> list
     before = max(columns(line) for line in table(head[:-1], [row[:-1] for row in rows]).splitlines())
     widest = max(columns(row[at]) for row in rows)
     room = max(widest - max(0, before - width), columns(head[at]))
-    return [[*row[:at], middle_cut(row[at], room), *row[at + 1 :]] for row in rows]
+    cut = cut_apart([row[at] for row in rows], room)
+    return [[*row[:at], name, *row[at + 1 :]] for row, name in zip(rows, cut, strict=True)]
 
 
 def _paragraph(sentence: str, width: int | None) -> list[str]:

@@ -45,7 +45,7 @@ def test_more_gpus_would_start_a_waiting_job_and_the_form_keeps_what_was_asked(b
 
 def test_what_changes_is_drawn_below_what_happens_now(browser: Browser) -> None:
     page = asked(browser, count="4", gpu_type="V100")[1]
-    assert page.count('<svg class="gantt"') == 2
+    assert page.count('<svg class="gantt"') == page.count("the table below says the same") == 2
     assert re.search(r'<g class="earlier"><title>two: ', page)
     assert re.search(r'<g class="same"><title>one: ', page)
 
@@ -57,6 +57,7 @@ def test_the_page_opens_with_what_is_expected_and_with_examples_that_can_be_aske
     opened = browser.get("/what-if").raw.decode()
     drawn = opened.partition('<svg class="gantt"')[2].partition("</svg>")[0]
     assert "<title>one: runs, ends in " in drawn and "<title>two: starts in " in drawn
+    assert "<table" not in opened and "table below" not in opened
     examples = re.findall(r'<form method="post" action="/what-if">(.*?)</form>', opened)
     assert len(examples) == 3  # one node alone is not left out
     for example in examples:

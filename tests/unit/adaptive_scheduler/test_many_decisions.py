@@ -9,6 +9,7 @@ import pytest
 from adaptive_scheduler import engine
 from adaptive_scheduler.decision import Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.shares import QueueShare
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.shared_world import NOW, runs, shares, told, waits, world
@@ -70,3 +71,13 @@ def test_jobs_that_cannot_start_take_no_turn_of_those_behind_them(few):
     large = [waits(f"l{i}", "b/x", (32,), submit_s=1.0, priority=9) for i in range(20)]
     snapshot = replace(few, jobs=(*large, *few.jobs))
     assert any(isinstance(one, Start) for one in decide(snapshot, NOW))
+
+
+def test_a_job_that_a_limit_keeps_waiting_is_not_told_that_it_comes_soon(few):
+    full = QueueShare(limit=2)
+    last = waits("z", "full/x", submit_s=9999.0)
+    fleet = replace(few, jobs=(*few.jobs, runs("f", "full/x", 2, node="m"), last))
+    limited = replace(fleet, shares=replace(fleet.shares, queues={**fleet.shares.queues, "full": full}))
+    said = {one.job: one.explanation.sentence for one in decide(limited, NOW) if isinstance(one, Hold)}
+    assert any("it comes soon" in sentence for sentence in said.values())
+    assert said["z"] == "z waits: queue full has 2 of at most 2 GPUs, and it needs 1."

@@ -61,6 +61,15 @@ def test_queues_are_entitled_to_no_more_than_each_limit_above_them():
     assert entitled["other"] == pytest.approx(6.0)
 
 
+def test_a_queue_that_may_not_borrow_limits_those_below_it_only_by_its_limit():
+    """It took all four: growth and entitlements counted what `org` is guaranteed itself, and nothing fitted in that."""
+    terms = queues(org={"limit": 3, "borrow": False}, lab={"parent": "org"})
+    snapshot = world(8, waits("w", "lab", (1, 2, 4)), waits("v", "lab", (1, 2)), shares=Shares(terms))
+    assert held_below(snapshot, decide(snapshot, NOW))["org"] == 3
+    who = entitle(snapshot, read_owners(snapshot, NOW))
+    assert who.of_queue["lab"].entitled == pytest.approx(3.0)
+
+
 def test_queues_that_are_parents_of_each_other_bind_each_other_once():
     circle = Shares(queues(a={"parent": "b", "limit": 4}, b={"parent": "a", "limit": 2}, c={"parent": "c", "limit": 1}))
     assert circle.limiting_parents("a") == ("b",)
@@ -75,7 +84,8 @@ def as_tree(rng, snapshot):
     above = [f"p{i}" for i in range(rng.randint(1, 4))]
     for place, name in enumerate(above):
         parent = rng.choice(["", *above[:place]])
-        terms[name] = QueueShare(limit=rng.choice((None, rng.randint(1, 10))), parent=parent)
+        limit = rng.choice((None, rng.randint(1, 10)))
+        terms[name] = QueueShare(limit=limit, parent=parent, borrow=rng.random() < 0.7)
     for name in snapshot.shares.queues:
         terms[name] = replace(terms[name], parent=rng.choice(["", *above]))
     return replace(snapshot, shares=replace(snapshot.shares, queues=terms))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from adaptive_scheduler import engine
 from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.rights.rights import Rights
 from adaptive_scheduler.rights.standing import entitle, read_owners
 from adaptive_scheduler.shares import Shares
+from adaptive_scheduler.snapshot import ClusterSnapshot
 from tests.depth import drawn
 from tests.unit.adaptive_scheduler.shared_world import NOW, runs, shares, told, waits, world
 from tests.unit.adaptive_scheduler.test_rights import draw, owner_of, taken
@@ -74,6 +77,21 @@ def test_of_a_job_that_gives_gpus_it_is_not_said_that_it_keeps_them():
 
 def test_a_job_that_cannot_resume_keeps_what_was_requested():
     assert said(world(4, runs("a", "/ada", 4, (1, 2, 4), wanted=4, rigid=True), WAITS, shares=shares())) == []
+
+
+def test_many_requests_that_are_not_met_do_not_read_all_jobs_again_each(monkeypatch):
+    read = list[ClusterSnapshot]()
+
+    class CountedRights(Rights):
+        def __init__(self, snapshot, now, settings):
+            read.append(snapshot)
+            super().__init__(snapshot, now, settings)
+
+    monkeypatch.setattr(engine, "Rights", CountedRights)
+    asked = [runs(f"a{i}", "/ada", 1, (1, 2), wanted=2) for i in range(8)]
+    decisions = decide(world(10, *asked, runs("b0", "/bob", 2, rigid=True), waits("b", "/bob", (2,))), NOW)
+    assert sum("were requested" in one.explanation.sentence for one in decisions if isinstance(one, Hold)) >= 6
+    assert len(read) == 2  # for the requests, and for the queue
 
 
 def test_in_any_world_a_request_takes_nothing_of_a_share_and_none_is_taken_below_one():

@@ -189,3 +189,11 @@ def test_a_suspension_that_the_sidecar_does_not_answer_is_shown_until_it_does() 
     w.machines.of("one").partitioned = False
     w.run(lambda w: w.states()["one"] == s.SUBMITTED)
     assert "could not be told" not in w.api.jobs.job("one")["message"]
+
+
+@pytest.mark.parametrize(("closed", "shown"), [(None, "not accepted"), (False, "completed"), (True, "completed")])
+def test_only_a_document_that_was_refused_is_called_not_accepted(closed: bool | None, shown: str) -> None:
+    """What a hand has written into the row of a job is wrong with it, too, and that job had been let in."""
+    view = {"state": "completed", "closed": closed, "problems": ["wanted must be a number; it is passed over"]}
+    assert words.acceptance(view) == shown
+    assert str(words.remark(view)).startswith("not accepted: ") == (closed is None)

@@ -348,6 +348,17 @@ def test_explain_stays_within_the_terminal_where_names_of_jobs_are_long() -> Non
     assert any("resnet50" in line and "keeps 1" in line and "50006.5 s" in line for line in lines)
 
 
+def test_explain_stays_within_the_terminal_where_names_of_nodes_are_long_and_keeps_them_apart() -> None:
+    times = {"makespan_s": 50006.5, "sum_s": 213715.8, "job_s": 50006.5}
+    nodes = [f"ip-10-0-{number}-245.eu-central-1.compute.internal" for number in (112, 113)]
+    candidates = [{"num_gpus": 1, "node": node, "victim": "a", "victim_num_gpus": 1, **times} for node in nodes]
+    view = {"kind": "start", "job_id": "b", "num_gpus": 1, "candidates": candidates, "at": 0.0, "decision_id": "d"}
+    lines = render.decision(view, 80).splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    rows = [line.split() for line in lines if "ip-10" in line]
+    assert len(rows) == 2 and len({row[2] for row in rows}) == 2
+
+
 def test_a_job_that_is_over_its_last_expected_time_ends_or_starts_now() -> None:
     assert job_table.short_end({"ends_between": [10.0, 20.0]}, 30.0) == "now"
     assert job_table.short_end({"starts_between": [10.0, 20.0]}, 30.0) == "starts now"

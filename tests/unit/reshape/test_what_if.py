@@ -375,6 +375,7 @@ def test_so_would_be_a_user_against_others_of_the_queue() -> None:
         ("vision", "much", "'vision=much' is no name and weight; write QUEUE=2, or USER=2."),
         ("vision", -1.0, "'vision=-1.0' is no name and weight; write QUEUE=2, or USER=2."),
         ("vision", math.nan, "'vision=nan' is no name and weight; write QUEUE=2, or USER=2."),
+        ("ada", 0.0, "ada is a user, and the weight of a user must be above 0; only a queue may have 0."),
     ],
 )
 def test_a_weight_of_nobody_or_that_is_none_is_refused(name: str, weight: str | float, why: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adaptive_scheduler import engine
 from adaptive_scheduler.decision import BrokenDecision, Explanation, Hold, Move, Requeue, Reshape, Start, Victim
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
@@ -389,3 +390,10 @@ def test_the_simulator_leaves_the_dice_of_others_alone():
     before = random.getstate()
     world(job("a"), job("b", 5.0)).run()
     assert random.getstate() == before
+
+
+def test_jobs_for_which_one_tick_has_no_time_do_not_wait_for_the_next_event(monkeypatch):
+    jobs = [job(f"j{i}", optional=(1,)) for i in range(8)]
+    monkeypatch.setattr(engine, "MOST_WORK", 2 * (len(jobs) + 1))
+    outcome = world(*jobs, nodes=[node(idle=8)]).run()
+    assert [one.began_s for one in outcome.jobs] == [0.0] * 8
