@@ -167,7 +167,7 @@ def test_while_the_watch_is_behind_nothing_is_done(ground: Ground) -> None:
 
 def test_a_task_without_command_waits_until_its_image_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Doc | None] = [None, {"why": "gone"}]
-    monkeypatch.setattr(ground.slamls._images, "of", lambda image: answers.pop(0))
+    monkeypatch.setattr(ground.slamls._images, "command_of_image", lambda image: answers.pop(0))
     spec = {"tasks": [{"taskName": "one", "containerImage": "img", "containerTag": "v1"}]}
     ground.kube.put("Slaml", "s", "team", spec=spec, meta=META)
     ground.turn()
