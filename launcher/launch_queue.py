@@ -96,7 +96,7 @@ class LaunchQueue:
             return task is not None and task.under_way
 
     def stop_all(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for what runs, then stop it. Launches live on."""
+        """Wait up to `timeout` seconds for what runs, then stop it. Waiting removals still begin; launches live on."""
         self._leaving.set()
         with self._lock:
             runs = list(self._futures)
@@ -111,7 +111,9 @@ class LaunchQueue:
         while True:
             with self._lock:
                 verb, doc = task.requested, task.doc
-                if verb is None or done == verb or self.closing.is_set():
+                # A removal still begins: perhaps nobody starts a launcher here again.
+                left = self.closing.is_set() and verb == "launch"
+                if verb is None or done == verb or left:
                     task.under_way, task.failure = False, failure
                     task.reported = done == "remove"  # why a removal failed is only in the log
                     if done == "remove" and failure is None:

@@ -1,9 +1,10 @@
 """Starts and ends the shim of one launch on this machine, each by one command that may be repeated.
 
 Promises: the shim gets no environment, open file, terminal or working folder of ours; on a shared machine it has the
-rights of its owner alone; a command that hangs, or that is not wanted any more, is killed, but never a shim that has
-detached; a failure is one sentence with the command's own last words. `local.py` calls it for each launch. An operator
-runs the same by hand: `python -P -m launcher.shim_command launch FOLDER`, or `playbooks/launch_local.yml`.
+rights of its owner alone; a command that hangs is killed, and a start that is not wanted any more, but never a shim
+that has detached; an end that nobody waits for any more goes on, as it may not have reached the shim yet; a failure is
+one sentence with the command's own last words. `local.py` calls it for each launch. An operator runs the same by hand:
+ `python -P -m launcher.shim_command launch FOLDER`, or `playbooks/launch_local.yml`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def run(
     with process.stdout:
         why = _stop_reason(process, timeout_s, cancelled)
         if why:
-            _kill_group(process)
+            if verb == "launch" or not cancelled():
+                _kill_group(process)
         elif process.returncode != 0:
             why = f": {_last_words(process.stdout) or f'the command ended with {process.returncode}'}"
     if why:

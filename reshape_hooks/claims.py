@@ -166,7 +166,9 @@ def claim_checkpoints(mine: dict[str, Any]) -> OfTraining:
         try:
             with _index(root) as known:
                 number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)
-                alike = [one for one in known if one["state"] == FINISHED and one.get("process") == mine["process"]]
+                command = _without_ports(mine["process"])
+                ended = [one for one in known if one["state"] == FINISHED]
+                alike = [one for one in ended if _without_ports(one.get("process")) == command]
                 own = [one for one in alike if one["number"] in ours or one["generation"] < here.generation]
                 before = sum(one.get("steps", 0) for one in own)  # including those that the script skips now
                 apart = any(one.get("apart", False) for one in known if one["number"] == number)

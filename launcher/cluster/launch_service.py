@@ -179,13 +179,14 @@ class LaunchService:
 
     def observed(self) -> ObservedCluster:
         """Return the present content of all informers."""
+        watched = self.has_volcano_jobs  # asked first: what is listed after it was absent is not taken for gone
         pods = {uid: Pod(doc) for informer in self._pods for uid, doc in informer.items().items()}
         pods |= {uid: pod for informer in self._pods for uid, pod in informer.vanished().items()}
         jobs = {uid: doc for informer in self._jobs for uid, doc in informer.items().items()}
         batch = {uid: doc for informer in self._batch_jobs for uid, doc in informer.items().items()}
         jobs |= {uid: one_pod_jobs.read_batch_job(doc) for uid, doc in batch.items()}
         jobs |= {uid: found for uid, pod in pods.items() if (found := one_pod_jobs.read_pod(pod)) is not None}
-        return ObservedCluster(pods, jobs, self.queues(), self.has_volcano_jobs)
+        return ObservedCluster(pods, jobs, self.queues(), watched)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -1,7 +1,8 @@
 """Runs a `reshape up` of its own for a demo or an experiment, and follows its jobs by their events.
 
-Promises: whatever happens, Ctrl-C too, all jobs are cancelled and the process is ended, by its recorded id; its log and
-the jobs' output stay in the folder. Used over HTTP, as any user does. Raises `RunFailed` with a sentence.
+Promises: whatever happens, Ctrl-C too, all jobs are cancelled, the process is ended, by its recorded id, and so is what
+it leaves of their launches; its log and the jobs' output stay in the folder. Used over HTTP, as any user does. Raises
+`RunFailed` with a sentence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.errors import Transient
+from launcher import shim_command
+from launcher.local import unlocked
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.client.connection import EventStream, refused
 
@@ -59,6 +63,7 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _end_launches(state)
 
 
 def submit(client: Client, doc: View) -> None:
@@ -142,6 +147,14 @@ def _cancel_all(client: Client) -> None:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.2)
+
+
+def _end_launches(state: Path) -> None:
+    """End the launches that `reshape up` has left: it was killed, or has not waited so long."""
+    for launch in (state / "jobs").glob("*-l*"):
+        if not unlocked(launch / "shim.lock"):
+            with contextlib.suppress(Transient):
+                shim_command.run("remove", launch, timeout_s=END_S)
 
 
 def _closed(client: Client, job: View) -> bool:

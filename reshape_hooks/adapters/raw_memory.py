@@ -21,6 +21,8 @@ from reshape_hooks.adapters.script_frames import scopes
 MOST_BYTES = 256 << 20  # that are compared at each save
 VALUES = ("Structure", "Union", "Array", "_SimpleCData")  # of ctypes, which hold bytes of their own
 NO_FILE = ("/dev/zero (deleted)", "/memfd:")  # begin what the kernel calls a mapping that ends with its processes
+COPIES = ("Anonymous:", "Swap:")  # fields of the kernel: kB of a private mapping that differ from its file
+ZEROS = bytes(1 << 20)
 
 
 class _NeverEqual:
@@ -48,14 +50,18 @@ def state_of_memory(value: Any) -> dict[str, Any]:
     except (TypeError, ValueError, BufferError):  # it is closed, or of a type that is not contiguous
         return {}
     with held:
-        if held.readonly or not held.nbytes or (_is_mapping(type(value)) and _is_of_file(held)):
+        if held.readonly or not held.nbytes or (_is_mapping(type(value)) and _is_kept_by_file(held)):
             return {}
-        if held.nbytes > MOST_BYTES:
+        spans = _spans_beside(held, value)
+        if sum(end - begin for begin, end in spans) > MOST_BYTES:
             return {"too large": _NeverEqual()}
-        rest = bytearray(held)
-        for begin, end in _of_arrays(held, value):
-            rest[begin:end] = bytes(end - begin)
-    return {"bytes": (len(rest), zlib.crc32(rest))}
+        total = at = 0
+        for begin, end in spans:
+            total = _checksum_of_zeros(begin - at, total)
+            total = zlib.crc32(held[begin:end], total)
+            at = end
+        total = _checksum_of_zeros(held.nbytes - at, total)
+        return {"bytes": (held.nbytes, total)}
 
 
 def is_connection(kind: type) -> bool:
@@ -94,22 +100,58 @@ def _is_mapping(kind: type) -> bool:
     return kind.__module__ == "mmap" or _is_private_map(kind)
 
 
-def _is_of_file(held: memoryview) -> bool:
-    """Return whether what is written to this mapping goes to a file."""
+def _is_kept_by_file(held: memoryview) -> bool:
+    """Return whether a file has what is in this mapping: all is written to it, or nothing was written."""
     address = _address_of(held)
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as file:
         for line in file:
             begin, _, end = line.split(None, 1)[0].partition("-")
             if int(begin, 16) <= address < int(end, 16):
                 words = line.rstrip("\n").split(None, 5)
-                return words[1][3] == "s" and len(words) == 6 and not words[5].startswith(NO_FILE)
+                of_file = len(words) == 6 and not words[5].startswith(NO_FILE)
+                return of_file and (words[1][3] == "s" or _is_unwritten(address, address + held.nbytes))
     return True
+
+
+def _is_unwritten(begin: int, end: int) -> bool:
+    """Return whether the kernel has made no copies of pages of the private mapping at these addresses."""
+    told = within = False
+    with Path("/proc/self/smaps").open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            words = line.split(None, 2)
+            if not words[0].endswith(":"):  # a mapping
+                first, _, last = words[0].partition("-")
+                within = int(first, 16) < end and begin < int(last, 16)
+            elif within and words[0] in COPIES:
+                told = True
+                if words[1] != "0":
+                    return False
+    return told
 
 
 def _address_of(held: memoryview) -> int:
     import ctypes
 
     return ctypes.addressof(ctypes.c_char.from_buffer(held))
+
+
+def _checksum_of_zeros(size: int, total: int) -> int:
+    """Return the checksum after so many bytes of an array, which stand for whatever it holds."""
+    while size > 0:
+        total = zlib.crc32(ZEROS[:size], total)
+        size -= len(ZEROS)
+    return total
+
+
+def _spans_beside(held: memoryview, value: Any) -> list[tuple[int, int]]:
+    """Return which parts of this memory no array of the script shows, in bytes from its begin."""
+    spans = []
+    at = 0
+    for begin, end in sorted(_of_arrays(held, value)):
+        if begin > at:
+            spans.append((at, begin))
+        at = max(at, end)
+    return [*spans, (at, held.nbytes)] if at < held.nbytes else spans
 
 
 def _of_arrays(held: memoryview, value: Any) -> Iterator[tuple[int, int]]:

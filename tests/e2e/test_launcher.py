@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import shim_command
+from launcher.launch_queue import AT_ONCE
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from sidecar.protocol import launch_key
@@ -348,6 +349,26 @@ while not os.path.exists({go!r}):
     time.sleep(0.01)
 os.execv(sys.executable, [sys.executable, "-I", "-S", {shim!r}, *sys.argv[1:]])
 """
+
+
+def test_removals_that_have_not_reached_their_shims_when_the_launcher_ends_are_carried_out(
+    ground: Ground, stand_in: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Their commands are slow, as on a full machine, and some still wait for their turn."""
+    go = tmp_path / "go"
+    stand_in(LATE.format(go=str(go), shim=str(SHIM)))
+    go.touch()
+    platform = ground.platform()
+    docs = [doc_of(f"job {number}") for number in range(AT_ONCE + 1)]
+    shims = [launched(platform, doc) for doc in docs]
+    go.unlink()
+    for doc in docs:
+        platform.remove(doc)
+    platform.stop_all(0.1)
+    go.touch()
+    eventually(lambda: not [shim for shim in shims if alive(shim)])
+
+
 KILLED = """
 import sys, time
 from pathlib import Path

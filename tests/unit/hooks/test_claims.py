@@ -627,3 +627,31 @@ def test_the_place_is_the_call_and_the_turn_of_its_loops() -> None:
     assert {"2 fold": "0", "2 rate": "0.2"}.items() <= places[1][1].items()
     assert places[1][2]["1 _rate"] == "0.2"
     assert len({json.dumps(place[:2]) for place in places}) == len(places)
+
+
+TWO_TRAININGS = """
+import os
+import reshape_hooks
+class Part:
+    number = 0
+    def state_dict(self):
+        return {"number": self.number}
+    def load_state_dict(self, state):
+        self.number = state["number"]
+for name in ("first", "second"):
+    if os.path.exists(name):
+        continue
+    part = Part()
+    for step in reshape_hooks.Elastic(part=part).steps(5):
+        part.number += 1
+        if name + str(step) == os.environ["STOP"]:
+            os._exit(9)
+    open(name, "w").close()
+"""
+
+
+def test_on_another_port_the_steps_of_a_training_that_is_skipped_now_count_as_before(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_TRAININGS)
+    assert "step=7 total=10" in ended(tmp_path, 1, "python train.py --port 4001", stop="second2").stdout
+    again = ended(tmp_path, 2, "python train.py --port 4002")
+    assert re.findall(r"\bstep=\d+ total=\d+", again.stdout)[-1] == "step=10 total=10"

@@ -205,6 +205,31 @@ LOST_MEMORY = {
         COMMIT,
     ),
 }
+WITH_LARGE_MEMORY = """
+import tempfile
+from multiprocessing import shared_memory
+import numpy
+from reshape_hooks.adapters import raw_memory
+raw_memory.MOST_BYTES = 1 << 20
+folder = tempfile.TemporaryDirectory()
+numpy.zeros(3 << 20, "u1").tofile(folder.name + "/rows")
+rows = numpy.memmap(folder.name + "/rows", "u1", "c")
+cache = shared_memory.SharedMemory(create=True, size=3 << 20)
+shown = numpy.ndarray((3 << 20,), "u1", cache.buf)
+state = reshape_hooks.Elastic(given=given)
+for epoch in state.epochs(3):
+    for number in state.batches([1, 2, 3]):
+        given.step()
+        {}
+assert not (rows[1:].any() or shown[1:].any())
+del shown
+cache.close()
+cache.unlink()
+"""
+KEPT_LARGE_MEMORY = {
+    "what is read of a copy of a mapped file": "rows.sum()",
+    "what an array shows": "shown[0] += 1; assert cache",
+}
 KEPT_MEMORY = {
     "what does not change": "assert not (counts.steps or numbers[0] or alone[0] or copied[0] or shared.buf[0])",
     "what goes to a file": "mapped[0] = number; array_of_file[1] = number",
@@ -327,3 +352,17 @@ def test_memory_that_a_file_or_an_array_keeps_is_no_reason_to_keep_gpus(change: 
     _, told = ended(tmp_path, change, WITH_MEMORY)
     assert "changes during training" not in told  # that its file has no rows at its end is another matter
     assert (tmp_path / "announce").read_text().startswith("SIGUSR1")
+
+
+@pytest.mark.parametrize("change", KEPT_LARGE_MEMORY.values(), ids=KEPT_LARGE_MEMORY)
+def test_memory_that_is_too_large_to_compare_is_no_reason_to_keep_gpus_where_none_is_lost(
+    change: str, tmp_path: Path
+) -> None:
+    _, told = ended(tmp_path, change, WITH_LARGE_MEMORY)
+    assert not told
+    assert (tmp_path / "announce").read_text().startswith("SIGUSR1")
+
+
+def test_a_large_copy_of_a_mapped_file_that_changes_is_named(tmp_path: Path) -> None:
+    _, told = ended(tmp_path, "rows[0] += 1", WITH_LARGE_MEMORY)
+    assert "rows (memmap) changes during training" in told

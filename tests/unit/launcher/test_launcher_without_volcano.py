@@ -119,6 +119,26 @@ def test_a_volcano_that_is_installed_later_is_used_without_a_restart(ground: Gro
     assert ground.kube.of("Job") != []
 
 
+def test_jobs_of_a_volcano_that_comes_while_the_launcher_looks_do_not_count_as_gone(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.kube.without = set(OF_VOLCANO)
+    service = ground.start_as(SETTINGS)
+    eventually(lambda: service.trouble == "")
+    read = service._jobs[0].items
+
+    def read_then_listed() -> dict[str, Doc]:
+        before = read()
+        ground.kube.without = set()
+        eventually(lambda: service.has_volcano_jobs)
+        return before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service._jobs[0], "items", read_then_listed)
+        assert not service.observed().has_volcano_jobs
+    assert service.observed().has_volcano_jobs
+
+
 def test_a_kind_that_vanishes_stops_all_decisions_with_a_sentence(ground: Ground) -> None:
     service = ground.start_as(SETTINGS)
     eventually(lambda: service.trouble == "" and len(ground.kube._watches) > 3)

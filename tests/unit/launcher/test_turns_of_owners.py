@@ -30,3 +30,21 @@ def test_runs_of_one_user_that_hang_hold_up_no_run_of_another_one() -> None:
         go_on.set()
         queue.stop_all(10.0)
     assert len(done) == AT_ONCE + 2
+
+
+def test_a_removal_that_was_requested_during_its_launch_is_carried_out_also_when_all_ends() -> None:
+    begun = threading.Event()
+    done = list[str]()
+
+    def carry_out(verb: str, doc: dict[str, Any], cancelled: object) -> None:
+        begun.set()
+        if verb == "launch":
+            queue.closing.wait()
+        done.append(verb)
+
+    queue = LaunchQueue(carry_out)
+    queue.request("one", "launch", {})
+    begun.wait()
+    queue.request("one", "remove", {})
+    queue.stop_all(0.0)
+    assert done == ["launch", "remove"]
