@@ -38,9 +38,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def uid_of(job_id: str) -> str:
+    """Return another one in each process of the session: a launch of its own in another folder holds up a launch."""
+    return f"uid of {job_id} {os.getpid()}"
+
+
 def doc_of(job_id: str = "job a", **more: Any) -> dict[str, Any]:
     command = [sys.executable, "-c", TRAINER]
-    return {"_id": job_id, "job_id": job_id, "uid": f"uid of {job_id}", "launch": 1, "command": command, **more}
+    return {"_id": job_id, "job_id": job_id, "uid": uid_of(job_id), "launch": 1, "command": command, **more}
 
 
 def shim_pid(platform: LocalPlatform, doc: dict[str, Any]) -> int:
@@ -114,7 +119,7 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     shim = launched(platform, doc)
     folder = platform.folders(doc).launch
     key = folder / "launch.key"
-    assert key.read_bytes() == launch_key(MASTER, "uid of job a", 1)
+    assert key.read_bytes() == launch_key(MASTER, uid_of("job a"), 1)
     token = folder / "operator.token"
     assert token.read_text() == "the operator's"
     assert {stat.S_IMODE(file.stat().st_mode) for file in (key, token, folder / "launch.json")} == {0o600}
