@@ -102,15 +102,30 @@ def _row(job: Job, index: NameIndex, position: Mapping[str, int]) -> tuple[float
     assumed, length = assumed_s(job), job.iterations_left
     most = min(time_left_s(job), LARGEST)
     return (
-        True, not change_obstacle(job), job.cooling_until, job.grew_from, bool(job.workers), job.max_workers > 1,
-        position.get(job.node, -1), index.shape(job), index.types[job.type, len(job.workers) or 1],
-        index.types[job.type, 1], job.num_gpus, index.counts[job.num_gpus],
-        length is not None, assumed if length is None else max(length, 0.0), min(assumed, most), most,
-        job.unsaved_s, job.relaunches, math.nan if job.reshape_cost_s is None else job.reshape_cost_s,
+        True,
+        not change_obstacle(job),
+        job.cooling_until,
+        job.grew_from,
+        bool(job.workers),
+        job.max_workers > 1,
+        position.get(job.node, -1),
+        index.shape(job),
+        index.types[job.type, len(job.workers) or 1],
+        index.types[job.type, 1],
+        job.num_gpus,
+        index.counts[job.num_gpus],
+        length is not None,
+        assumed if length is None else max(length, 0.0),
+        min(assumed, most),
+        most,
+        job.unsaved_s,
+        job.relaunches,
+        math.nan if job.reshape_cost_s is None else job.reshape_cost_s,
         *_state_delays(job, index),
         -1 if job.gpu_type is None else index.kinds[job.gpu_type],
-        job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
-    )  # fmt: skip
+        job.pinned is not None or job.gpus_per_pod > 0,
+        job.growth.category == "CC",
+    )
 
 
 def _state_delays(job: Job, index: NameIndex) -> tuple[float, float, float]:
@@ -344,10 +359,15 @@ class CostTable:
         run_s = self.t_run(row, kind, count_id, trains_on_s)
         makespan, total = self.with_scope(row, run_s)
         return VictimOptions(
-            np.append(row, -1), np.append(node, -1), np.append(gives, 0), np.append(run_s, 0.0),
-            np.append(makespan, self.scope.max), np.append(total, self.scope.sum),
-            np.append(~self.known(row, kind, count_id), False), np.append(self._grown(row, gives), False),
-        )  # fmt: skip
+            np.append(row, -1),
+            np.append(node, -1),
+            np.append(gives, 0),
+            np.append(run_s, 0.0),
+            np.append(makespan, self.scope.max),
+            np.append(total, self.scope.sum),
+            np.append(~self.known(row, kind, count_id), False),
+            np.append(self._grown(row, gives), False),
+        )
 
     def _grown(self, row: Ints, gives: Ints) -> Bools:
         before: Ints = self.ints("grew_from")[row]

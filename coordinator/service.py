@@ -124,9 +124,20 @@ class Coordinator:
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         access = None if pods_of is None else AgentCalls(pods_of, self.telemetry.nodes.permits_at, agent_key)
         self.reconciler = Reconciler(
-            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
-            self._launch_doc, self._node_unavailable, self.telemetry.progress.last_course, access,
-        )  # fmt: skip
+            self.cache,
+            self.telemetry.reports,
+            sidecars,
+            platform,
+            clock,
+            config,
+            master_key,
+            record,
+            failpoint,
+            self._launch_doc,
+            self._node_unavailable,
+            self.telemetry.progress.last_course,
+            access,
+        )
         self.forecaster = Forecaster(store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics)
         self.awaited = AwaitedTrainings(
             store,

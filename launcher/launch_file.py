@@ -59,9 +59,11 @@ def progress(doc: JobRow) -> dict[str, Any]:
     target = requirements.target(doc)
     never = "" if target is None or target.name else "loss" if target.above else "acc"
     return {
-        "pattern": doc.get("progress_pattern"), "file": doc.get("progress_file"),
-        "measure": target.name if target else "", "never": never,
-    }  # fmt: skip
+        "pattern": doc.get("progress_pattern"),
+        "file": doc.get("progress_file"),
+        "measure": target.name if target else "",
+        "never": never,
+    }
 
 
 def variables(doc: JobRow, checkpoints: str, datasets: str) -> dict[str, str]:

@@ -141,9 +141,14 @@ class _Warm:
             listener.listen(WAITING)  # already here, so that clients can wait while the process starts
             command = [sys.executable, "-P", "-m", "launcher.warm_ansible", str(listener.fileno()), str(self.folder)]
             self.process = subprocess.Popen(
-                command, env={**environment, **own}, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()], start_new_session=True,
-            )  # fmt: skip
+                command,
+                env={**environment, **own},
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
 
     @contextmanager
     def _address(self) -> Iterator[str]:

@@ -51,9 +51,14 @@ def run(
     try:
         # Nothing of ours: what the processes of a job see is in launch.json. `/`: no folder that somebody may remove.
         process = subprocess.Popen(
-            _argv(verb, launch, owner), env={}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            _argv(verb, launch, owner),
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     except OSError as error:
         raise Transient(f"its shim did not {DOES[verb]}: {error.strerror}") from error
     assert process.stdout is not None

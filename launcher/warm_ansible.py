@@ -36,9 +36,17 @@ LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 LONGEST = 1 << 20  # bytes of a request
 PATIENCE_S = 5.0  # for a client that has connected to send its request, which it does at once
 PLUGINS = (
-    "cache.memory", "callback.default", "callback.junit", "callback.minimal", "callback.oneline",
-    "callback.tree", "connection.local", "shell.sh", "strategy.linear", "vars.host_group_vars",
-)  # fmt: skip
+    "cache.memory",
+    "callback.default",
+    "callback.junit",
+    "callback.minimal",
+    "callback.oneline",
+    "callback.tree",
+    "connection.local",
+    "shell.sh",
+    "strategy.linear",
+    "vars.host_group_vars",
+)
 CLUSTER = {"KUBECONFIG", "KUBERNETES_SERVICE_HOST"}  # variables of a process whose playbooks call Kubernetes
 
 

@@ -93,9 +93,13 @@ class Rehearsal:
 
 
 def rehearse(
-    client: Client, name: str, counts: Sequence[int], seconds: float, tell: Callable[[str], None],
+    client: Client,
+    name: str,
+    counts: Sequence[int],
+    seconds: float,
+    tell: Callable[[str], None],
     poll_s: float = POLL_S,
-) -> Rehearsal:  # fmt: skip
+) -> Rehearsal:
     """Train the submitted job `name` for `seconds` on each of `counts`, then cancel it; `tell` hears what begins."""
     try:
         run = _Run(client, name, tell, poll_s)
@@ -166,9 +170,13 @@ def kept_copy(folder: Path, target: Path) -> bool:
 
 
 def compare(
-    client: Client, doc: Mapping[str, Any], stem: str, before: Path, tell: Callable[[str], None],
+    client: Client,
+    doc: Mapping[str, Any],
+    stem: str,
+    before: Path,
+    tell: Callable[[str], None],
     poll_s: float = POLL_S / 5,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Run the document's command three times whole, each in a copy of the folder `before`; the third is stopped.
 
     Two undisturbed runs say what varies by itself. On the fewest GPUs only: other counts round sums in another way. All
@@ -309,9 +317,9 @@ class _Run:
             except CoordinatorRefused as refusal:
                 return MeasuredCount(gpus, None, None, None, None, "", str(refusal))
             asked = time.monotonic()
-            there = self.until(lambda view: _trains(view) and (
-                int(view["num_gpus"]) == gpus or time.monotonic() - asked >= PATIENCE_S
-            ))  # fmt: skip
+            there = self.until(
+                lambda view: _trains(view) and (int(view["num_gpus"]) == gpus or time.monotonic() - asked >= PATIENCE_S)
+            )
             if int(there["num_gpus"]) != gpus:
                 return MeasuredCount(gpus, None, None, None, None, "", str(there["message"]))
         self._tell(f"trains on {gpus} GPU{'s' * (gpus != 1)}")
@@ -320,6 +328,12 @@ class _Run:
         after = self.until(lambda view: _settled(int(view["iters_done"]) - start, time.monotonic() - began, seconds))
         lost = after["lost"] if moved and after["lost"] != before["lost"] else None
         return MeasuredCount(
-            gpus, after["seconds_per_iteration"], after["reshape_cost_s"] if moved else None, after["value"],
-            after["value_name"], "" if lost is None else str(lost["sentence"]), "", moved,
-        )  # fmt: skip
+            gpus,
+            after["seconds_per_iteration"],
+            after["reshape_cost_s"] if moved else None,
+            after["value"],
+            after["value_name"],
+            "" if lost is None else str(lost["sentence"]),
+            "",
+            moved,
+        )

@@ -72,9 +72,13 @@ class OfTraining(plain.Checkpoints):
 
 
 def description(
-    called: str = "", trained: Any = "", settings: Mapping[str, Any] | None = None,
-    arguments: Mapping[str, Any] | None = None, weights: int = 0, placed: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+    called: str = "",
+    trained: Any = "",
+    settings: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    weights: int = 0,
+    placed: bool = True,
+) -> dict[str, Any]:
     """Return what identifies a training.
 
     `called`: the name under which the script has called us. `trained`: names and shapes of parameters, class of the
@@ -86,11 +90,15 @@ def description(
     given.update(folder=short(str(Path.cwd())), script=short(sys.argv[0] if sys.argv else ""))
     gpus = plain.environment().gpus, os.environ.get("WORLD_SIZE", "1"), os.environ.get("PET_NNODES", "1")
     return {
-        "process": process(), "site": site, "loops": loops, "trained": short(repr(trained)),
+        "process": process(),
+        "site": site,
+        "loops": loops,
+        "trained": short(repr(trained)),
         "settings": {name: short(repr(value)) for name, value in (settings or {}).items()},
         "arguments": {**given, **{name: short(repr(value)) for name, value in (arguments or {}).items()}},
-        "gpus": " ".join([str(len(gpus[0])), *gpus[1:]]), "weights": weights,
-    }  # fmt: skip
+        "gpus": " ".join([str(len(gpus[0])), *gpus[1:]]),
+        "weights": weights,
+    }
 
 
 def checksum(arrays: Iterable[Any]) -> int:

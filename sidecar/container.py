@@ -39,11 +39,12 @@ def use() -> "dict[str, Any]":
         quota = counted("cpu/cpu.cfs_quota_us") + counted("cpu/cpu.cfs_period_us")
         weight, unit = counted("cpu/cpu.shares"), 1e9
     return {
-        "cpu_s": used[0] / unit if used else None, "cpu_weight": weight[0] if weight else None,
+        "cpu_s": used[0] / unit if used else None,
+        "cpu_weight": weight[0] if weight else None,
         "memory": memory(),
         "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
         "block_io": sum(disk) if used else None,
-    }  # fmt: skip
+    }
 
 
 def limits() -> "tuple[int, int | None, bool]":

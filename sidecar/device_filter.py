@@ -116,9 +116,18 @@ def load_program(code: bytes, name: str) -> int:
     licence = ctypes.create_string_buffer(b"GPL")
     # prog_type, insn_cnt, insns, license, log_level, log_size, log_buf, kern_version, prog_flags, prog_name
     attributes = struct.pack(
-        "<IIQQIIQII16s", TYPE_CGROUP_DEVICE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
-        0, 0, 0, 0, 0, name.encode(),
-    )  # fmt: skip
+        "<IIQQIIQII16s",
+        TYPE_CGROUP_DEVICE,
+        len(code) // 8,
+        ctypes.addressof(text),
+        ctypes.addressof(licence),
+        0,
+        0,
+        0,
+        0,
+        0,
+        name.encode(),
+    )
     return bpf(PROG_LOAD, attributes)[0]
 
 

@@ -47,8 +47,11 @@ class Process(ctypes.Structure):
     """nvmlProcessInfo_t."""
 
     _fields_ = [
-        ("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("part", ctypes.c_uint),
-    ]  # fmt: skip
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("part", ctypes.c_uint),
+    ]
 
 
 class Driver:
@@ -413,9 +416,14 @@ class Freezer:
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__), verb, json.dumps(given)]
         self.verb, self.since, self.said = verb, time.clock_gettime(time.CLOCK_BOOTTIME), b""
         self.child = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-            preexec_fn=die_with_parent, pass_fds=passed,
-        )  # fmt: skip
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+            pass_fds=passed,
+        )
 
 
 if __name__ == "__main__":

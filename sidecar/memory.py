@@ -184,9 +184,13 @@ class MemoryCopy:
             env.update(self.shim.driver_place(), CUDA_VISIBLE_DEVICES=device, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         try:
             self.writer = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if listener else subprocess.DEVNULL,
-                start_new_session=True, pass_fds=passed, env=env,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if listener else subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=passed,
+                env=env,
+            )
         except (OSError, ValueError) as fault:
             self.gpu = ""
             self.withdraw()

@@ -139,15 +139,27 @@ class Sidecar:
         """Return a heartbeat with everything known and the given shim status."""
         launch, saved = self.settings.launch, core.newest_save(self.state, shim)
         return Heartbeat(
-            job_id=launch.job_id, launch=launch.launch, member=launch.member, seq=seq, url=self.url,
-            sidecar_pid=os.getpid(), boot=self._boot, shim=shim, progress=self.reader.progress,
-            gpus=self._readings(shim), usage=self.sample.usage, checkpoint=self.state.checkpoint,
+            job_id=launch.job_id,
+            launch=launch.launch,
+            member=launch.member,
+            seq=seq,
+            url=self.url,
+            sidecar_pid=os.getpid(),
+            boot=self._boot,
+            shim=shim,
+            progress=self.reader.progress,
+            gpus=self._readings(shim),
+            usage=self.sample.usage,
+            checkpoint=self.state.checkpoint,
             checkpoint_at=self.reader.saved.get(saved.name) if saved else None,
             checkpoint_bytes=self._checkpoints.size if self._checkpoints else 0,
             emulated=self._probe.emulated,
-            unfit=shim.unfit or self._unfit, hook=self.state.hook, withdrawn=self.state.withdrawn,
-            lost=self.reader.lost, edited=self.edited,
-        )  # fmt: skip
+            unfit=shim.unfit or self._unfit,
+            hook=self.state.hook,
+            withdrawn=self.state.withdrawn,
+            lost=self.reader.lost,
+            edited=self.edited,
+        )
 
     async def forward_request(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
         """Forward an operator's request to the coordinator; return its answer. Raises as `CoordinatorLink.post`."""

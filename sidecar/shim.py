@@ -46,11 +46,30 @@ HAD_TO_KILL = "had to kill"  # as in `sidecar/protocol.py`
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
-    "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
-    "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
-    "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None, "cold": "",
-    "patient": False, "taken": "", "unfrozen": "", "unfrozen_by": "",
-}  # fmt: skip
+    "trainer": "none",
+    "trainer_pid": None,
+    "gpu_ids": [],
+    "stop_asked": False,
+    "fenced": False,
+    "exit_code": None,
+    "exit_note": "",
+    "output_tail": "",
+    "stop_at": None,
+    "exit_at": None,
+    "spawn_at": None,
+    "output_from": None,
+    "ending": False,
+    "cpu_s": None,
+    "memory": None,
+    "block_io": None,
+    "cpu_limit": None,
+    "cpu_weight": None,
+    "cold": "",
+    "patient": False,
+    "taken": "",
+    "unfrozen": "",
+    "unfrozen_by": "",
+}
 
 
 class Refused(Exception):
@@ -199,9 +218,17 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
     """
 
     def __init__(
-        self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool,
-        wait: "int | None" = None, gpus: "Iterable[int]" = (), entrance: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        shim: "Shim",
+        command: "list[str]",
+        env: "dict[str, str]",
+        workdir: str,
+        path: str,
+        tee: bool,
+        wait: "int | None" = None,
+        gpus: "Iterable[int]" = (),
+        entrance: str = "",
+    ) -> None:
         """Start the child.
 
         `wait`: the connection of a waiting interpreter, whose output is not logged before it begins. `gpus`: the locks
@@ -238,9 +265,16 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         env = {**env, "RESHAPE_OUTPUT": f"{ours.st_dev}:{ours.st_ino}"}
         with open(writer, "wb") as output:
             super().__init__(
-                command, env=env, cwd=workdir, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, pass_fds=passed, preexec_fn=die_with_parent,
-            )  # fmt: skip
+                command,
+                env=env,
+                cwd=workdir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=passed,
+                preexec_fn=die_with_parent,
+            )
         self.watch(True)
 
     def watch(self, watched: bool) -> None:
@@ -552,12 +586,18 @@ class Shim:
         if self.copy and not self.copy.off:
             checkpoint, env["RESHAPE_MEMORY"] = self.copy.newer(checkpoint), self.copy.folder
         env.update(
-            RESHAPE_JOB_ID=self.launch.job_id, RESHAPE_GENERATION=str(generation), RESHAPE_CHECKPOINT=checkpoint,
-            RESHAPE_ANNOUNCE=os.path.abspath("announce"), RESHAPE_REPORTS=self.reports.path,
-            PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID", RESHAPE_GPUS=gpus,
-            CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
+            RESHAPE_JOB_ID=self.launch.job_id,
+            RESHAPE_GENERATION=str(generation),
+            RESHAPE_CHECKPOINT=checkpoint,
+            RESHAPE_ANNOUNCE=os.path.abspath("announce"),
+            RESHAPE_REPORTS=self.reports.path,
+            PYTHONUNBUFFERED="1",
+            CUDA_DEVICE_ORDER="PCI_BUS_ID",
+            RESHAPE_GPUS=gpus,
+            CUDA_VISIBLE_DEVICES=gpus,
+            NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
             **told,
-        )  # fmt: skip
+        )
         if self.launch.hooks:
             path = os.pathsep.join(filter(None, (startup_folder(), env.get("PYTHONPATH"))))
             env.update({"PYTHONPATH": path} if path else {})

@@ -75,16 +75,27 @@ def _live_view(job: SimulatedJob, like: Job, now: float) -> Job:
     done, each = job.done_by(now), like.gpus_per_pod
     trained_s = 0.0 if job.trained_from_s is None else now - job.trained_from_s
     return replace(
-        like, state=job.state, num_gpus=len(job.gpus), node=job.node, busy=job.busy,
+        like,
+        state=job.state,
+        num_gpus=len(job.gpus),
+        node=job.node,
+        busy=job.busy,
         iterations_left=None if like.iterations_left is None else job.given.left(done),
-        iterations_done=like.iterations_done + done, running_s=like.running_s + trained_s,
-        cooling_until=job.cooling_until, grew_from=job.grew_from, reshape_cost_s=job.reshape_cost_s,
-        workers=_workers(job), pods=tuple(gpu.node for gpu in job.gpus[::each]) if each else (),
-        task_s=like.task_s + job.ran_by(now), expected_s=like.expected_s if job.expected_s is None else job.expected_s,
-        preempts=like.preempts + job.preempts, yields_to=job.yields_to, unsaved_s=0.0,
+        iterations_done=like.iterations_done + done,
+        running_s=like.running_s + trained_s,
+        cooling_until=job.cooling_until,
+        grew_from=job.grew_from,
+        reshape_cost_s=job.reshape_cost_s,
+        workers=_workers(job),
+        pods=tuple(gpu.node for gpu in job.gpus[::each]) if each else (),
+        task_s=like.task_s + job.ran_by(now),
+        expected_s=like.expected_s if job.expected_s is None else job.expected_s,
+        preempts=like.preempts + job.preempts,
+        yields_to=job.yields_to,
+        unsaved_s=0.0,
         queued_s=like.queued_s if job.queued_s is None else job.queued_s,
         started_s=like.started_s if job.started_s is None else job.started_s,
-    )  # fmt: skip
+    )
 
 
 def _workers(job: SimulatedJob) -> tuple[Worker, ...]:

@@ -143,9 +143,10 @@ def schedule_overdue(
         return ()
     helped = {other for job in snapshot.where(_frees) for other in job.yields_to}  # GPUs are being freed
     waiting = [
-        job for job in in_order(snapshot, now, settings)
+        job
+        for job in in_order(snapshot, now, settings)
         if job.id not in helped and not _starts_anyway(snapshot, job, settings)
-    ]  # fmt: skip
+    ]
     for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
         weight = heaviness(heaviest, snapshot)
         lighter = [
@@ -299,10 +300,17 @@ def _replacements(
         else:
             budget -= cost
         yield Candidate(
-            node=heavy.node or "", num_gpus=min_start_gpus(snapshot, job, settings), makespan_s=job_s + again_s,
-            sum_s=2 * job_s + again_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
+            node=heavy.node or "",
+            num_gpus=min_start_gpus(snapshot, job, settings),
+            makespan_s=job_s + again_s,
+            sum_s=2 * job_s + again_s,
+            job_s=job_s,
+            job=job.id,
+            victim=heavy.id,
+            victim_num_gpus=0,
+            rejected=why,
             low_confidence=its.low_confidence or found.low_confidence,
-        )  # fmt: skip
+        )
 
 
 def _is_saved(job: Job, found: Diagnosis, now: float, others_s: float) -> bool:

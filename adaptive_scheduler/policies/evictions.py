@@ -298,9 +298,13 @@ def _ranked(
 
 
 def _leaving(
-    snapshot: ClusterSnapshot, best: RankedCandidate, found: list[RankedCandidate], times: RemainingTimes,
-    algorithm: str, why: str,
-) -> Move | Reshape:  # fmt: skip
+    snapshot: ClusterSnapshot,
+    best: RankedCandidate,
+    found: list[RankedCandidate],
+    times: RemainingTimes,
+    algorithm: str,
+    why: str,
+) -> Move | Reshape:
     job = best.job
     has = f"{job.num_gpus} to {gpus(best.num_gpus)}"
     if any(worker.node in _hosts(job) for worker in best.workers):

@@ -198,10 +198,14 @@ def _donors(snapshot: ClusterSnapshot, balance: Balance) -> Iterator[Job]:
     for name, jobs in snapshot.on_cpu.items():
         if name not in receiving and snapshot.node[name].heard:
             yield from (
-                job for job in jobs
-                if job.state == "running" and not job.busy and job.migrated_s is not None and not job.rebalanced
+                job
+                for job in jobs
+                if job.state == "running"
+                and not job.busy
+                and job.migrated_s is not None
+                and not job.rebalanced
                 and job.stoppable
-            )  # fmt: skip
+            )
 
 
 def _pick(snapshot: ClusterSnapshot, node: Node, donors: Sequence[Job], above: int, specon: SpeCon) -> Move | None:
@@ -229,4 +233,4 @@ def _pick(snapshot: ClusterSnapshot, node: Node, donors: Sequence[Job], above: i
 def _of(prediction: MovePrediction, job: Job, node: Node, rejected: str = "") -> Candidate:
     return Candidate(
         node.name, 0, *prediction.after, prediction.job_s, job.id, rejected=rejected, low_confidence=not prediction.sure
-    )  # fmt: skip
+    )

@@ -69,9 +69,15 @@ class Overheads:
 
 
 DEFAULT_OVERHEADS = Overheads(
-    k8s_init=83.0, k8s_term=54.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin=ASSUMED,
-    ckpt_state=0.0, restart_state=0.0,
-)  # fmt: skip
+    k8s_init=83.0,
+    k8s_term=54.0,
+    proc_init=25.0,
+    proc_term=7.0,
+    ckpt=5.0,
+    origin=ASSUMED,
+    ckpt_state=0.0,
+    restart_state=0.0,
+)
 """Fit to the paper's case study, for a type without any row (`algorithms.md` 1.10). Of small states."""
 
 

@@ -35,9 +35,15 @@ class Launches:
     """Thread-safe as its store is."""
 
     def __init__(
-        self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: LaunchNamer, clock: Clock,
+        self,
+        store: Store,
+        sidecars: Sidecars,
+        master_key: bytes,
+        port: int,
+        name: LaunchNamer,
+        clock: Clock,
         claimed: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`port`: of sidecars in pods. `claimed`: whether jobs without a `checkpoint_claim` have a claim by default."""
         self._store, self._sidecars, self._master_key, self._port = store, sidecars, master_key, port
         self._name, self._claimed = name, claimed
@@ -189,9 +195,17 @@ class Launches:
         job = JobRecord(doc)
         origin = "volcano" if doc.get("origin") == "volcano" else "record"
         wanted: LaunchChanges = {
-            "_id": self._key(doc), "job_id": job.raw_id, "uid": job.uid, "launch": job.launch, "origin": origin,
-            "failure": None, "gone": False, "pod": None, "version": 1, **asked,
-        }  # fmt: skip
+            "_id": self._key(doc),
+            "job_id": job.raw_id,
+            "uid": job.uid,
+            "launch": job.launch,
+            "origin": origin,
+            "failure": None,
+            "gone": False,
+            "pod": None,
+            "version": 1,
+            **asked,
+        }
         try:
             self._store.insert(TABLE, plain(wanted))
         except Conflict:  # another coordinator was first

@@ -59,9 +59,11 @@ class HttpSidecars:
     def _post(self, url: str, key: bytes, job: str, launch: int, path: str, call: Any, kind: type[T]) -> T:
         body = msgspec.json.encode(call)
         headers = {
-            HEADER_JOB: job, HEADER_LAUNCH: str(launch), HEADER_SIGNATURE: sign(key, "POST", path, body),
+            HEADER_JOB: job,
+            HEADER_LAUNCH: str(launch),
+            HEADER_SIGNATURE: sign(key, "POST", path, body),
             "Content-Type": "application/json",
-        }  # fmt: skip
+        }
         status, answer, signature = ask(url, path, body, headers)
         if status == 409:
             raise Conflict(f"the sidecar of job {job} has seen a higher generation: {_text(answer)}")

@@ -98,6 +98,9 @@ def _came(job: JobRecord, journal: Journal, bars: Iterable[Bar]) -> dict[str, An
     first, last = job.submit_ts - began, journal.until - began if end is None else end
     own = [bar.end - bar.begin for bar in bars if first <= bar.begin <= last]
     return {
-        "state": job.state, "start_s": None if start is None else start - began, "end_s": end,
-        "trained_s": job.ran_s(Moment(journal.until, journal.until)), "gpu_s": sum(own),
-    }  # fmt: skip
+        "state": job.state,
+        "start_s": None if start is None else start - began,
+        "end_s": end,
+        "trained_s": job.ran_s(Moment(journal.until, journal.until)),
+        "gpu_s": sum(own),
+    }

@@ -157,9 +157,15 @@ def view(row: SlamlRow) -> Doc:
     bad = [one for one in _each(status.get("conditions")) if one.get("type") == "Completed"]
     failed = bad[0].get("message") if bad and bad[0].get("status") != "True" else ""
     return {
-        "slaml": slaml.id, "namespace": slaml.namespace, "name": slaml.name,
-        "state": str(status.get("state") or "Submitted"), "target_s": slaml.target_s,
-        "expected_s": status.get("expected"), "wait_s": status.get("waitingTime"),
-        "minimum_target_s": status.get("minimumTarget"), "progress": str(status.get("progress") or ""),
-        "tasks": _each(status.get("tasks")), "sentence": str(failed or judged.get("sentence") or ""),
-    }  # fmt: skip
+        "slaml": slaml.id,
+        "namespace": slaml.namespace,
+        "name": slaml.name,
+        "state": str(status.get("state") or "Submitted"),
+        "target_s": slaml.target_s,
+        "expected_s": status.get("expected"),
+        "wait_s": status.get("waitingTime"),
+        "minimum_target_s": status.get("minimumTarget"),
+        "progress": str(status.get("progress") or ""),
+        "tasks": _each(status.get("tasks")),
+        "sentence": str(failed or judged.get("sentence") or ""),
+    }

@@ -25,12 +25,47 @@ View = dict[str, Any]
 
 # Fields of the document that are shown as they are; the others are computed or not shown.
 SHOWN: tuple[JobField, ...] = (
-    "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
-    "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
-    "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "time_limit", "owner", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic",
-    "resumes", "lost", "weight",
-)  # fmt: skip
+    "state",
+    "num_gpus",
+    "gpu_ids",
+    "optional_num_gpus",
+    "node",
+    "generation",
+    "launch",
+    "message",
+    "problems",
+    "submit_ts",
+    "start_ts",
+    "finish_ts",
+    "reshape",
+    "reshapes",
+    "reshape_cost_s",
+    "command",
+    "code",
+    "dataset",
+    "wanted",
+    "retries",
+    "checkpoint",
+    "cancel",
+    "closed",
+    "resources",
+    "tasks",
+    "sla",
+    "estimate",
+    "target",
+    "target_top5",
+    "time_limit",
+    "owner",
+    "gpus_per_pod",
+    "devices",
+    "queue",
+    "namespace",
+    "fault",
+    "elastic",
+    "resumes",
+    "lost",
+    "weight",
+)
 SEEN_BY_ALL = frozenset(
     {
         "job_id",
@@ -76,9 +111,13 @@ TIMES: tuple[JobField, ...] = ("submit_ts", "start_ts", "finish_ts")
 
 
 def job_view(
-    job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None,
+    job: JobRecord,
+    beat: Heartbeat | None,
+    stored: Mapping[str, Any],
+    emulated: bool,
+    needs: int | None = None,
     efficiency: Efficiency = UNMEASURED,
-) -> View:  # fmt: skip
+) -> View:
     """The view of one job. `stored` is the row of the last written heartbeat, shown until the sidecar reports again.
 
     `needs`: total iterations until its target, as predicted from its curve.
@@ -89,24 +128,49 @@ def job_view(
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {field: None for field in TIMES if number(view[field]) is None}  # as a hand wrote into an ended job
     view |= {
-        "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
-        "gpus_per_pod": job.gpus_per_pod, "reshapes": int(number(view["reshapes"]) or 0),
-        "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
-        "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
-        "category": ours.get("category"), "pinned": ours.get("pinned"), "suspended": job.suspended,
-        "held": None if job.state in s.ENDED else job.held or None, "stalled": None,
-        "message": str(view["message"] or ""), "notify": _notified(ours),
-        "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
+        "num_gpus": view["num_gpus"] or 0,
+        "generation": job.generation,
+        "launch": job.launch,
+        "gpus_per_pod": job.gpus_per_pod,
+        "reshapes": int(number(view["reshapes"]) or 0),
+        "moves": ours.get("moves") or 0,
+        "preempts": ours.get("preempts") or 0,
+        "fault": ours.get("fault"),
+        "yields_to": ours.get("yields_to") or [],
+        "warnings": ours.get("warnings") or [],
+        "category": ours.get("category"),
+        "pinned": ours.get("pinned"),
+        "suspended": job.suspended,
+        "held": None if job.state in s.ENDED else job.held or None,
+        "stalled": None,
+        "message": str(view["message"] or ""),
+        "notify": _notified(ours),
+        "unlimitable": job.unlimitable if job.accepted else None,
+        "growth_efficiency": growth_efficiency(efficiency),
         "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
-        "rigid": job.accepted and resumption.rigid(job), "left_alone": _left_alone(job), "lost": _lost(ours),
-        "iterations": total, "iters_done": done, "emulated": emulated,
-        "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
-        "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
-        "usage": _usage(Usage()), "eta_s": None, "time_left_s": None,
-        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, "pause": None,
+        "rigid": job.accepted and resumption.rigid(job),
+        "left_alone": _left_alone(job),
+        "lost": _lost(ours),
+        "iterations": total,
+        "iters_done": done,
+        "emulated": emulated,
+        "epochs_done": job.doc.get("epochs_done"),
+        "value": job.doc.get("value"),
+        "value_name": job.doc.get("value_name"),
+        "seconds_per_iteration": None,
+        "usage": _usage(Usage()),
+        "eta_s": None,
+        "time_left_s": None,
+        "iterations_left": None,
+        "epochs_left": None,
+        "length_unsure": False,
+        "restart": None,
+        "pause": None,
         "gpu_access": None,
-        "because": None, "receipt": None, **starts_if(None),
-    }  # fmt: skip
+        "because": None,
+        "receipt": None,
+        **starts_if(None),
+    }
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)
         view |= _length(job, to_do, needs)
@@ -128,11 +192,12 @@ def times(
     start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
     waits = job.state == s.SUBMITTED
     return {
-        "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
+        "start_in_s": start if waits else None,
+        "start_guesses": list(found.guesses) if waits else [],
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
         "late_s": progress.tardiness_s(job.doc, wall) if job.accepted else None,
         "deadline_ts": progress.deadline_ts(job.doc) if job.accepted else None,
-    }  # fmt: skip
+    }
 
 
 def silence(job: JobRecord, silent_s: float) -> View:
@@ -289,10 +354,15 @@ def _restart(shim: ShimStatus) -> str | None:
 def _usage(usage: Usage) -> View:
     """The use, with the CPU limit that its sidecar reports as in force and how it is enforced."""
     return {
-        "cpu_cores": usage.cpu_cores, "memory": usage.memory, "block_io": usage.block_io,
-        "network_io": usage.network_io, "cpu_limit": usage.limit, "limited_by": usage.limited_by or None,
-        "cpu_weight": usage.cpu_weight, "used_from": None,
-    }  # fmt: skip
+        "cpu_cores": usage.cpu_cores,
+        "memory": usage.memory,
+        "block_io": usage.block_io,
+        "network_io": usage.network_io,
+        "cpu_limit": usage.limit,
+        "limited_by": usage.limited_by or None,
+        "cpu_weight": usage.cpu_weight,
+        "used_from": None,
+    }
 
 
 def growth_efficiency(efficiency: Efficiency) -> View:
@@ -329,10 +399,13 @@ def node_load_view(load: NodeLoad, reported: NodeJobs | None) -> View:
     """The load of a node; `told` holds its jobs as its agent got them in a reply and `reported` back, or None."""
     jobs = load.jobs
     return {
-        "jobs": jobs.jobs, "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}, "score": load.score,
-        "cpu_use": load.cpu_use, "memory_use": load.memory_use,
+        "jobs": jobs.jobs,
+        "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc},
+        "score": load.score,
+        "cpu_use": load.cpu_use,
+        "memory_use": load.memory_use,
         "told": None if reported is None else _as_told(reported),
-    }  # fmt: skip
+    }
 
 
 def others_view(others: HeldByOthers) -> View:

@@ -126,9 +126,11 @@ class VolcanoExtender:
     """
 
     def __init__(
-        self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, QueueRow]],
+        self,
+        job: Callable[[str], JobRecord | None],
+        queues: Callable[[], Mapping[str, QueueRow]],
         node_of: Callable[[str], str | None] = lambda gpu: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._job, self._queues, self._node_of = job, queues, node_of
         self._said_unreadable = False
         self._verbs: dict[str, Callable[[bytes], Any]] = {

@@ -18,9 +18,11 @@ SHORT_S = 600.0  # of an interval whose seconds are shown
 MEASURED_BY = {"prometheus": "Prometheus, over the last two minutes"}  # of a job's use; else its own reports
 ENDED_WITH = re.compile(r"^the training process ended with (exit code \d+: )?")  # what follows tells more: the error
 UNITS = {
-    "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
+    "cpu": (1, "core"),
+    "memory": (2**30, "GiB"),
+    "block_io": (2**20, "MiB/s of disk"),
     "network_io": (2**20, "MiB/s of network"),
-}  # fmt: skip
+}
 
 
 def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, str]:

@@ -29,9 +29,18 @@ log = logging.getLogger(__name__)
 
 RESHAPES = ("reshape", "move")  # the operations that change the GPUs of a training
 WAKES_THE_LOOP = (
-    e.JobRunning, e.JobCompleted, e.JobFailed, e.JobCancelled, e.OperationUndone, e.JobYielded, e.JobRestarting,
-    e.GpuChanged, e.LaunchRemoved, e.JobRefused, e.JobSubmitted,
-)  # fmt: skip
+    e.JobRunning,
+    e.JobCompleted,
+    e.JobFailed,
+    e.JobCancelled,
+    e.OperationUndone,
+    e.JobYielded,
+    e.JobRestarting,
+    e.GpuChanged,
+    e.LaunchRemoved,
+    e.JobRefused,
+    e.JobSubmitted,
+)
 
 
 Notice = Callable[[JobRecord, e.JobEvent], None]
@@ -145,9 +154,11 @@ class EventRecorder:
             return
         marks = self._marks.setdefault(job.id, Marks())
         traced: dict[str, Any] = {
-            "sidecar_pid": beat.sidecar_pid, "shim_pid": beat.shim.shim_pid, "trainer_pid": beat.shim.trainer_pid,
+            "sidecar_pid": beat.sidecar_pid,
+            "shim_pid": beat.shim.shim_pid,
+            "trainer_pid": beat.shim.trainer_pid,
             "decision_id": op.decision,
-        }  # fmt: skip
+        }
         if op.kind == "start":
             if job.generation == 1:  # later ones waited for something else
                 self.metrics.started(self._since_submission_s(job))
@@ -162,9 +173,12 @@ class EventRecorder:
             self._append(job, e.JobRestarted(**measured))
             return
         measured |= {
-            "direction": stages.direction(op), "from_gpus": len(op.origin), "to_gpus": len(op.to),
-            "newcomer": op.doc.get("for"), "how": op.how,
-        }  # fmt: skip
+            "direction": stages.direction(op),
+            "from_gpus": len(op.origin),
+            "to_gpus": len(op.to),
+            "newcomer": op.doc.get("for"),
+            "how": op.how,
+        }
         self.telemetry.reshaped(job)
         if op.kind == "move":
             self._measured(op, measured["gap_s"])

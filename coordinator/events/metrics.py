@@ -92,13 +92,17 @@ class Metrics:
             "reshape_queue_wait_seconds", "From submission to the first step", buckets=TIMES, registry=registry
         )
         self._error = Histogram(
-            "reshape_gap_prediction_error_ratio", "(measured - predicted) / predicted gap of a reshape in place",
-            buckets=ERRORS, registry=registry,
-        )  # fmt: skip
+            "reshape_gap_prediction_error_ratio",
+            "(measured - predicted) / predicted gap of a reshape in place",
+            buckets=ERRORS,
+            registry=registry,
+        )
         self._predicted = Counter(
-            "reshape_predicted_times", "90 % intervals of predicted starts and ends by outcome: held, early, late",
-            ["kind", "outcome"], registry=registry,
-        )  # fmt: skip
+            "reshape_predicted_times",
+            "90 % intervals of predicted starts and ends by outcome: held, early, late",
+            ["kind", "outcome"],
+            registry=registry,
+        )
         self._lost = Counter("reshape_lost_gpu_seconds", "GPUs standing still in reshapes", registry=registry)
         ProcessCollector(registry=registry)
         self._heartbeats = Counter("reshape_heartbeats", "Heartbeats handled", registry=registry)

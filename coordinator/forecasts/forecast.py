@@ -88,9 +88,13 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
     profiles = world.profiles.scaled(live.settings.batch_scaling)
     types = {job.type: _costs(profiles.overheads(job.type), live.relaunches) for job in world.jobs}
     setup = PolicySetup(
-        "live", partial(decide, settings=live.settings), _costs(profiles.overheads(""), live.relaunches),
-        world.profiles, live.settings, costs_by_type=types,
-    )  # fmt: skip
+        "live",
+        partial(decide, settings=live.settings),
+        _costs(profiles.overheads(""), live.relaunches),
+        world.profiles,
+        live.settings,
+        costs_by_type=types,
+    )
     jobs = tuple(_submission(world, job, profiles, types[job.type]) for job in world.jobs)
     workload = Workload(
         "live",
@@ -170,10 +174,18 @@ def _submission(world: ClusterSnapshot, job: Job, profiles: Profiles, costs: Cos
     like = like if own else replace(like, num_gpus=0, node=None, workers=(), pods=())
     begins = {"initializing": costs.launch + costs.begin, "initialized": costs.begin, "running": 0.0}
     return Submission(
-        id=job.id, type=job.type, arrival_s=job.submit_s, optional=job.optional,
-        iterations=_iterations(world, like, profiles), fixed_gpus=max(job.optional), sla_s=job.sla_s,
-        max_workers=job.max_workers, like=like, gpus=own, ready_s=begins.get(job.state, costs.stop + costs.grown),
-    )  # fmt: skip
+        id=job.id,
+        type=job.type,
+        arrival_s=job.submit_s,
+        optional=job.optional,
+        iterations=_iterations(world, like, profiles),
+        fixed_gpus=max(job.optional),
+        sla_s=job.sla_s,
+        max_workers=job.max_workers,
+        like=like,
+        gpus=own,
+        ready_s=begins.get(job.state, costs.stop + costs.grown),
+    )
 
 
 def _iterations(world: ClusterSnapshot, job: Job, profiles: Profiles) -> float:

@@ -22,9 +22,12 @@ PRIOR_POINTS = 20  # values of its distribution that stand for it
 
 Kind = Literal["start", "end while waiting", "end", "start, not simulated", "end, not simulated"]
 PRIOR: Mapping[Kind, tuple[float, float]] = {
-    "start": (0.6, 2.1), "end while waiting": (0.75, 2.0), "end": (0.75, 2.0),
-    "start, not simulated": (0.4, 3.5), "end, not simulated": (0.6, 1.7),
-}  # fmt: skip
+    "start": (0.6, 2.1),
+    "end while waiting": (0.75, 2.0),
+    "end": (0.75, 2.0),
+    "start, not simulated": (0.4, 3.5),
+    "end, not simulated": (0.6, 1.7),
+}
 """By kind: times of what was predicted between which 90 % of the outcomes lie, by workloads S and W3 with later
 arrivals and speeds that differ from the profile by a fifth (`reshape_papers/validation/coverage.py`); log-normal."""
 

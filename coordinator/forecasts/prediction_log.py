@@ -34,9 +34,14 @@ class Outcome:
         """As it is stored."""
         made = self.prediction
         return {
-            "kind": made.kind, "at": made.at, "predicted_s": made.predicted_s, "real_s": self.real_s,
-            "earliest": made.interval.earliest, "latest": made.interval.latest, "unit_s": made.unit_s,
-        }  # fmt: skip
+            "kind": made.kind,
+            "at": made.at,
+            "predicted_s": made.predicted_s,
+            "real_s": self.real_s,
+            "earliest": made.interval.earliest,
+            "latest": made.interval.latest,
+            "unit_s": made.unit_s,
+        }
 
 
 class PredictionLog:

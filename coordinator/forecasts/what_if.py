@@ -42,10 +42,14 @@ class WhatIf:
         """A row per job."""
         before, after = ({job.job_id: job for job in found.jobs} for found in (self.now, self.then or self.now))
         return [
-            [name, *_cells(before.get(name)), *(_cells(after.get(name)) if self.then is not None else []),
-             _deadline(after.get(name))]
+            [
+                name,
+                *_cells(before.get(name)),
+                *(_cells(after.get(name)) if self.then is not None else []),
+                _deadline(after.get(name)),
+            ]
             for name in dict.fromkeys([*before, *after])
-        ]  # fmt: skip
+        ]
 
     @property
     def times(self) -> list[dict[str, Any]]:

@@ -184,9 +184,14 @@ def limited_server(
     """
     allow_connections()
     return LimitedServer(
-        serves, max_body_size=max_body, max_header_size=LARGEST_HEADER, body_timeout=BODY_S,
-        idle_connection_timeout=IDLE_S, opened_by={} if opened_by is None else opened_by, ssl_options=tls,
-    )  # fmt: skip
+        serves,
+        max_body_size=max_body,
+        max_header_size=LARGEST_HEADER,
+        body_timeout=BODY_S,
+        idle_connection_timeout=IDLE_S,
+        opened_by={} if opened_by is None else opened_by,
+        ssl_options=tls,
+    )
 
 
 def allow_connections() -> None:

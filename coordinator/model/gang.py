@@ -186,7 +186,13 @@ def rendezvous(hosts: Sequence[str], member: int, generation: int, gpus_per_pod:
     port = str(ports[0])
     return {
         "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
-        "MASTER_ADDR": hosts[0], "MASTER_PORT": port, "RANK": str(member), "WORLD_SIZE": str(len(hosts)),
-        "PET_NNODES": str(len(hosts)), "PET_NPROC_PER_NODE": str(gpus_per_pod), "PET_NODE_RANK": str(member),
-        "PET_MASTER_ADDR": hosts[0], "PET_MASTER_PORT": port,
-    }  # fmt: skip
+        "MASTER_ADDR": hosts[0],
+        "MASTER_PORT": port,
+        "RANK": str(member),
+        "WORLD_SIZE": str(len(hosts)),
+        "PET_NNODES": str(len(hosts)),
+        "PET_NPROC_PER_NODE": str(gpus_per_pod),
+        "PET_NODE_RANK": str(member),
+        "PET_MASTER_ADDR": hosts[0],
+        "PET_MASTER_PORT": port,
+    }

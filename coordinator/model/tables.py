@@ -17,13 +17,30 @@ import msgspec
 from coordinator.model.field_names import CoordinatorJobField, GpuField, NodeField, PublicJobField, SystemJobField
 
 JobField = Literal[
-    PublicJobField, CoordinatorJobField, SystemJobField,
+    PublicJobField,
+    CoordinatorJobField,
+    SystemJobField,
     "emulated_speed",  # only in what the platform is given of a job on emulated GPUs
-]  # fmt: skip
+]
 LaunchField = Literal[
-    "_id", "version", "job_id", "uid", "launch", "origin", "wanted", "doc", "failure", "unplaced", "gone", "pod",
-    "pods", "secret", "applied", "held", "moved",
-]  # fmt: skip
+    "_id",
+    "version",
+    "job_id",
+    "uid",
+    "launch",
+    "origin",
+    "wanted",
+    "doc",
+    "failure",
+    "unplaced",
+    "gone",
+    "pod",
+    "pods",
+    "secret",
+    "applied",
+    "held",
+    "moved",
+]
 QueueField = Literal[
     "_id",
     "version",
@@ -37,9 +54,24 @@ QueueField = Literal[
     "makespan_weight",
 ]
 SlamlField = Literal[
-    "_id", "version", "namespace", "name", "generation", "created", "spec", "notes", "deleted", "since", "judged",
-    "plan", "again", "inserted", "status", "finished", "starts",
-]  # fmt: skip
+    "_id",
+    "version",
+    "namespace",
+    "name",
+    "generation",
+    "created",
+    "spec",
+    "notes",
+    "deleted",
+    "since",
+    "judged",
+    "plan",
+    "again",
+    "inserted",
+    "status",
+    "finished",
+    "starts",
+]
 PlaceholderField = Literal[
     "_id",
     "version",
@@ -94,11 +126,15 @@ NodeChanges = dict[NodeField, Any]
 PlaceholderChanges = dict[PlaceholderField, Any]
 
 FIELDS: dict[str, frozenset[str]] = {
-    "jobs": frozenset(get_args(JobField)), "gpus": frozenset(get_args(GpuField)),
-    "launches": frozenset(get_args(LaunchField)), "queues": frozenset(get_args(QueueField)),
-    "slamls": frozenset(get_args(SlamlField)), "nodes": frozenset(get_args(NodeField)),
-    "placeholders": frozenset(get_args(PlaceholderField)), "pool": frozenset(get_args(PoolField)),
-}  # fmt: skip
+    "jobs": frozenset(get_args(JobField)),
+    "gpus": frozenset(get_args(GpuField)),
+    "launches": frozenset(get_args(LaunchField)),
+    "queues": frozenset(get_args(QueueField)),
+    "slamls": frozenset(get_args(SlamlField)),
+    "nodes": frozenset(get_args(NodeField)),
+    "placeholders": frozenset(get_args(PlaceholderField)),
+    "pool": frozenset(get_args(PoolField)),
+}
 
 
 def plain(row: Row[Any]) -> dict[str, Any]:

@@ -87,7 +87,26 @@ class Wait:
 Step = WriteJob | WriteGpu | RequestLaunch | RequestRemoval | StopTrainer | StartTrainer | Wait
 
 NAMES = (
-    "book victim", "claim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running",
-    "take back", "undo", "put down", "restart", "completed", "failed", "cancelled", "remove", "close", "renumber",
-    "yielded", "hold",
-)  # fmt: skip
+    "book victim",
+    "claim",
+    "launch",
+    "initialized",
+    "stop",
+    "grant",
+    "free",
+    "occupy",
+    "start",
+    "running",
+    "take back",
+    "undo",
+    "put down",
+    "restart",
+    "completed",
+    "failed",
+    "cancelled",
+    "remove",
+    "close",
+    "renumber",
+    "yielded",
+    "hold",
+)

@@ -53,17 +53,26 @@ def _claim_from_victim(w: ObservedState, gpu_id: str, gift: PromisedGift) -> Ste
     if victim.operation.newcomer != w.job.id:
         return undo(w, f"job {victim.id} is being changed for another reason")
     changes: GpuChanges = {
-        "state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation,
-    }  # fmt: skip
+        "state": s.RESERVED,
+        "job_id": w.job.raw_id,
+        "held_by": victim.raw_id,
+        "generation": w.op.generation,
+    }
     return WriteGpu("claim", gpu_id, {"job_id": victim.raw_id, "state": s.IN_USE}, changes)
 
 
 def _book_victim(w: ObservedState, victim: JobRecord, gift: PromisedGift) -> Step:
     keeps = list(gift.keeps)
     reshape = {
-        "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
-        "for": w.job.raw_id, "decision": w.op.decision, "how": reshape_method(victim, w.config), "at": w.wall,
-    }  # fmt: skip
+        "kind": "reshape",
+        "from": list(victim.gpu_ids),
+        "to": keeps,
+        "generation": victim.generation + 1,
+        "for": w.job.raw_id,
+        "decision": w.op.decision,
+        "how": reshape_method(victim, w.config),
+        "at": w.wall,
+    }
     message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
     changes: JobChanges = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
     return WriteJob("book victim", changes, VictimBooked(len(keeps), w.job.raw_id), victim.id)
@@ -119,17 +128,23 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
             continue
         if gpu.job != me:  # reserved for a waiting newcomer
             yield WriteGpu(
-                "free", gpu.id, {"held_by": gpu.doc.get("held_by"), "job_id": gpu.doc.get("job_id")},
+                "free",
+                gpu.id,
+                {"held_by": gpu.doc.get("held_by"), "job_id": gpu.doc.get("job_id")},
                 {"held_by": None, "unleased": None},
-            )  # fmt: skip
+            )
         elif gpu.held_by not in (None, me):  # was promised to this job, but its holder trains on
             back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc.get("held_by")}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}, back)
         else:
             state = s.FAULTY if gpu.faulty else s.IDLE
             free: GpuChanges = {
-                "state": state, "job_id": None, "worker_id": None, "held_by": None, "unleased": None,
-            }  # fmt: skip
+                "state": state,
+                "job_id": None,
+                "worker_id": None,
+                "held_by": None,
+                "unleased": None,
+            }
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id")}, free)
 
 

@@ -284,9 +284,13 @@ def _grant(w: ObservedState) -> Step:
     changes |= progress_fields(w) | grant_fields(w)
     if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
-            "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
-            "last_step_at": w.seen.progress.last_step_at, "exit_code": w.shim.exit_code, "unwritten": w.seen.unwritten,
-        }  # fmt: skip
+            "stop_at": w.shim.stop_at,
+            "exit_at": w.shim.exit_at,
+            "checkpoint_at": w.seen.checkpoint_at,
+            "last_step_at": w.seen.progress.last_step_at,
+            "exit_code": w.shim.exit_code,
+            "unwritten": w.seen.unwritten,
+        }
     if w.job.coming is not None and w.newcomer is not None and w.newcomer.removed is None:
         changes["launch"] = w.job.coming.launch
     elif w.job.coming is not None or (w.lost and w.op.kind != "start"):
@@ -346,9 +350,13 @@ def _running(w: ObservedState) -> Step:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
     changes: JobChanges = {
-        "state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w),
+        "state": s.RUNNING,
+        "reshape": None,
+        "message": message,
+        "up": w.job.launch,
+        **progress_fields(w),
         "sized_by": w.op.decision or w.job.doc.get("sized_by"),
-    }  # fmt: skip
+    }
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= {"frozen": None} if w.job.frozen else {}
     changes |= checkpoint_loss(w)

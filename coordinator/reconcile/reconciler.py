@@ -320,9 +320,14 @@ class Reconciler:
         before = observed.jobs.get(step.job, observed.job) if step.job else observed.job
         after = self.cache.write_job(before, step.changes, step.name)
         log.info(
-            "%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"),
+            "%s %s -> %s g%d v%s",
+            step.name,
+            after.id,
+            after.state,
+            after.generation,
+            after.doc.get("version"),
             extra={"job": after.id, "generation": after.generation, "step": step.name},
-        )  # fmt: skip
+        )
         if after.launch > 0:
             self.platform.keep(after.doc)
         for event in (step.earlier, step.event):

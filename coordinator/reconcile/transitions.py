@@ -183,9 +183,14 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
     if w.job.operation and w.op.forced:
         reshape["forced"] = True
     changes: JobChanges = {
-        "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, **rest_fields(w, pause),
-        **UNLIMITED, **progress_fields(w),
-    }  # fmt: skip
+        "state": s.RESTARTING,
+        "reshape": reshape,
+        "message": why,
+        "retries": count,
+        **rest_fields(w, pause),
+        **UNLIMITED,
+        **progress_fields(w),
+    }
     return WriteJob("restart", changes, JobRestarting(why))
 
 
@@ -277,10 +282,19 @@ def launch_failed(w: ObservedState, why: str) -> Step:
 def _queued(w: ObservedState, why: str) -> JobChanges:
     """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
-        "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "queued_ts": w.wall, **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w),
+        "state": s.SUBMITTED,
+        "reshape": None,
+        "num_gpus": 0,
+        "gpu_ids": None,
+        "node": None,
+        "message": why,
+        "queued_ts": w.wall,
+        **_trained_fields(w),
+        **_members(w),
+        **UNLIMITED,
+        **progress_fields(w),
         "frozen": {"launch": w.job.launch, "node": w.job.frozen or w.job.node} if w.frozen else None,
-    }  # fmt: skip
+    }
 
 
 def _trained_fields(w: ObservedState) -> JobChanges:
@@ -387,9 +401,19 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
-        "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        **_trained_fields(w), **_members(w), **UNLIMITED, **progress_fields(w), "frozen": None, "late_s": _late_s(w),
-    }  # fmt: skip
+        "state": state,
+        "reshape": None,
+        "num_gpus": 0,
+        "gpu_ids": None,
+        "message": message,
+        "finish_ts": w.wall,
+        **_trained_fields(w),
+        **_members(w),
+        **UNLIMITED,
+        **progress_fields(w),
+        "frozen": None,
+        "late_s": _late_s(w),
+    }
     return WriteJob(state, changes, ENDS[state](message))
 
 

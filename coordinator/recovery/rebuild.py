@@ -67,9 +67,13 @@ class _Job:
 
 
 def rebuild(
-    stored: Sequence[Doc], gpus: Sequence[Doc], kept: Sequence[Doc], living: Sequence[LivingLaunch], wall: float,
+    stored: Sequence[Doc],
+    gpus: Sequence[Doc],
+    kept: Sequence[Doc],
+    living: Sequence[LivingLaunch],
+    wall: float,
     remembered: Sequence[Doc] = (),
-) -> Rebuilt:  # fmt: skip
+) -> Rebuilt:
     """`stored`: the open jobs of the store, and whatever it holds under the `_id` of another one. `wall`: now.
 
     `kept`: copies, of which the job may have been deleted since; `remembered`: documents of which that is not so.
@@ -89,9 +93,13 @@ def rebuild(
 
 
 def _newest(
-    stored: Sequence[Doc], kept: Sequence[Doc], remembered: Sequence[Doc], living: Sequence[LivingLaunch],
-    rows: Mapping[str, GpuRecord], wall: float,
-) -> dict[str, _Job]:  # fmt: skip
+    stored: Sequence[Doc],
+    kept: Sequence[Doc],
+    remembered: Sequence[Doc],
+    living: Sequence[LivingLaunch],
+    rows: Mapping[str, GpuRecord],
+    wall: float,
+) -> dict[str, _Job]:
     """By uid, the newest document of each job, brought in line with what runs of it."""
     names: dict[str, Any] = {str(doc["uid"]): doc.get("job_id") for doc in (*kept, *remembered)}
     names |= {one.uid: one.job_id for one in living}  # of what runs, whatever rows that name its uid say
@@ -169,11 +177,18 @@ def _followed(job: JobRecord, running: LivingLaunch | None, rows: Mapping[str, G
         return {}
     node = next((rows[gpu].node for gpu in shim.gpu_ids if gpu in rows), job.node)
     changes: JobChanges = {
-        "state": s.RUNNING, "reshape": None, "closed": False, "launch": running.launch, "up": running.launch,
-        "generation": shim.generation, "gpu_ids": list(shim.gpu_ids), "num_gpus": len(shim.gpu_ids), "node": node,
+        "state": s.RUNNING,
+        "reshape": None,
+        "closed": False,
+        "launch": running.launch,
+        "up": running.launch,
+        "generation": shim.generation,
+        "gpu_ids": list(shim.gpu_ids),
+        "num_gpus": len(shim.gpu_ids),
+        "node": node,
         "unleased": None if shim.leased else True,
         "message": f"the store had lost its newest steps; it goes on as it runs, on {gpus_in_words(len(shim.gpu_ids))}",
-    }  # fmt: skip
+    }
     changes |= {name: wall for name in ("start_ts", "run_ts") if not job.doc.get(name)}
     return changes
 
@@ -195,8 +210,13 @@ def _one_of_each_name(jobs: dict[str, _Job]) -> dict[str, _Job]:
     for uid, job in sorted(rivals.items(), key=_precedence):
         kept[job.record.id] = uid
     ended: JobChanges = {
-        "state": s.FAILED, "closed": True, "reshape": None, "gpu_ids": None, "num_gpus": 0, "message": ENDED_UNKNOWN,
-    }  # fmt: skip
+        "state": s.FAILED,
+        "closed": True,
+        "reshape": None,
+        "gpu_ids": None,
+        "num_gpus": 0,
+        "message": ENDED_UNKNOWN,
+    }
     found = {}
     for uid, job in jobs.items():
         if uid not in rivals or kept[job.record.id] == uid:

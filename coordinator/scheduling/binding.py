@@ -70,9 +70,14 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChang
         gifts.append({"job": victim.raw_id, "generation": victim.generation, "keeps": list(keeps)})
     reshape: Doc = {"kind": "start", "from": [], "victims": gifts}
     return {
-        "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to),
-        "launch": job.launch if job.frozen else job.next_launch, "yields_to": None, "reshape": {**reshape, "to": to},
-    }  # fmt: skip
+        "state": s.INITIALIZING,
+        "node": decision.node,
+        "gpu_ids": to,
+        "num_gpus": len(to),
+        "launch": job.launch if job.frozen else job.next_launch,
+        "yields_to": None,
+        "reshape": {**reshape, "to": to},
+    }
 
 
 def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobChanges:
@@ -109,9 +114,14 @@ def _move(decision: Move, job: JobRecord, context: BindingContext) -> JobChanges
     spends = {} if free_of_charge else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
     to = idle_gpus(Worker(decision.node, decision.num_gpus), context, job.pool)
     reshape: Doc = {
-        "kind": "move", "from": list(job.gpu_ids), "to": to,
-        "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",
-    }  # fmt: skip
+        "kind": "move",
+        "from": list(job.gpu_ids),
+        "to": to,
+        "from_node": job.node,
+        "node": decision.node,
+        "spends": spends,
+        "how": "relaunch",
+    }
     if job.doc.get("origin") == "volcano":  # Volcano recreates the pod of a user's Volcano Job once it is gone
         return {"state": s.ADJUSTING, "reshape": reshape}
     reshape |= {"launch": job.next_launch, "from_launch": job.launch}

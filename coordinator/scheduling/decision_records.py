@@ -85,9 +85,13 @@ def decision_doc(
     if decision_id == job.doc.get("wish_id") and job.doc.get("wished_by"):  # what a user of a shared machine asked for
         about["by"] = job.doc["wished_by"]
     return {
-        **given, **why, "_id": decision_id, **about, "unchanged_guesses": list(basis.jobs_of_unknown_end),
+        **given,
+        **why,
+        "_id": decision_id,
+        **about,
+        "unchanged_guesses": list(basis.jobs_of_unknown_end),
         **finite(_predicted(decision, basis)),
-    }  # fmt: skip
+    }
 
 
 def _predicted(decision: Decision, basis: DecisionBasis) -> Doc:

@@ -90,13 +90,28 @@ def acceptance_fields(doc: JobRow, uid: str, wall: float, devices: str = SHARED)
     """The fields that intake adds to a valid document; `devices`: the device mode of its queue."""
     held = doc.get("held_back") if doc.get("origin") == "volcano" else None  # applied suspended
     return {
-        "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
-        "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
-        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": _submitted(doc, wall),
-        "reshapes": 0, "retries": 0, "message": held or WAITS_FOR_ITS_TURN, **dict.fromkeys(fields.COORDINATOR_FIELDS),
-        "pinned": doc.get("node"), "devices": devices, "suspended": True if doc.get("hold") else None,
-        "held_back": held, **pod_fields.storable_pod(doc),
-    }  # fmt: skip
+        "uid": uid,
+        "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"],
+        "closed": False,
+        "generation": 0,
+        "launch": 0,
+        "num_gpus": 0,
+        "gpu_ids": None,
+        "reshape": None,
+        "problems": [],
+        "optional_num_gpus": allowed_counts(doc),
+        "job_type": job_type(doc),
+        "submit_ts": _submitted(doc, wall),
+        "reshapes": 0,
+        "retries": 0,
+        "message": held or WAITS_FOR_ITS_TURN,
+        **dict.fromkeys(fields.COORDINATOR_FIELDS),
+        "pinned": doc.get("node"),
+        "devices": devices,
+        "suspended": True if doc.get("hold") else None,
+        "held_back": held,
+        **pod_fields.storable_pod(doc),
+    }
 
 
 def _submitted(doc: JobRow, wall: float) -> float:

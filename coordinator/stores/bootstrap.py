@@ -132,10 +132,19 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
 def _add(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
     for index, gpu in enumerate(gpus):
         doc: GpuChanges = {
-            "_id": gpu.gpu_id, "gpu_id": gpu.gpu_id, "node": node, "index": index, "gpu_type": gpu.gpu_type,
-            "memory_total": gpu.memory_total, "emulated": gpu.emulated, "state": s.IDLE, "job_id": None,
-            "worker_id": None, "held_by": None, "version": 1,
-        }  # fmt: skip
+            "_id": gpu.gpu_id,
+            "gpu_id": gpu.gpu_id,
+            "node": node,
+            "index": index,
+            "gpu_type": gpu.gpu_type,
+            "memory_total": gpu.memory_total,
+            "emulated": gpu.emulated,
+            "state": s.IDLE,
+            "job_id": None,
+            "worker_id": None,
+            "held_by": None,
+            "version": 1,
+        }
         if gpu.holder is not None:  # until a reservation of ours is known to hold it
             doc |= {"holder": gpu.holder, "pool": "", "state": s.FAULTY, "unhealthy": True, "problem": UNRESERVED}
         _insert(store, "gpus", plain(doc))

@@ -30,9 +30,20 @@ JUMP_S, STEADY_S = 60.0, 86_400.0  # by which the clocks may part between two lo
 DOUBTED = 20  # newest spans of time that are remembered as a clock's that was set again within `STEADY_S`
 NO_AGE_S = 1e12  # nothing is so old
 JOB_FIELDS = (
-    "job_id", "uid", "closed", "finish_ts", "submit_ts", "problems", "state", "depends_on", "slaml", "origin",
-    "reshape", "wish_id", "sized_by",
-)  # fmt: skip
+    "job_id",
+    "uid",
+    "closed",
+    "finish_ts",
+    "submit_ts",
+    "problems",
+    "state",
+    "depends_on",
+    "slaml",
+    "origin",
+    "reshape",
+    "wish_id",
+    "sized_by",
+)
 
 
 Span = tuple[float, float]

@@ -23,9 +23,13 @@ FOLLOWED = ("jobs", "gpus", "nodes", "queues", "speed_profiles", "overheads", "a
 """Tables that the decision loop follows by `Store.changed` where the store can tell."""
 
 INDEXED = (
-    ("jobs", "closed"), ("jobs", "job_id"), ("gpus", "node"), ("decisions", "job_id"), ("decisions", "jobs"),
+    ("jobs", "closed"),
+    ("jobs", "job_id"),
+    ("gpus", "node"),
+    ("decisions", "job_id"),
+    ("decisions", "jobs"),
     ("observations", "origin"),
-)  # fmt: skip
+)
 """Table and field of each `Store.list` with a condition. An index only saves reading: no answer depends on it."""
 
 

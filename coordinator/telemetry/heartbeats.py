@@ -69,17 +69,26 @@ def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> Doc:
     """The fields of a heartbeat that are stored."""
     progress = beat.progress
     return {
-        "job_id": job.raw_id, "uid": job.uid, "at": wall, "iters_done": progress.iterations,
+        "job_id": job.raw_id,
+        "uid": job.uid,
+        "at": wall,
+        "iters_done": progress.iterations,
         "epochs_done": progress.epochs,
-        "value": progress.value, "value_name": progress.value_name,
-        "seconds_per_iteration": progress.seconds_per_iteration, "cpu_cores": beat.usage.cpu_cores,
+        "value": progress.value,
+        "value_name": progress.value_name,
+        "seconds_per_iteration": progress.seconds_per_iteration,
+        "cpu_cores": beat.usage.cpu_cores,
         "memory": beat.usage.memory,
         "gpus": [
             {
-                "gpu_id": g.gpu_id, "utilisation": g.utilisation, "memory_used": g.memory_used,
-                "memory_total": g.memory_total, "memory_own": g.memory_own, "memory_others": g.memory_others,
+                "gpu_id": g.gpu_id,
+                "utilisation": g.utilisation,
+                "memory_used": g.memory_used,
+                "memory_total": g.memory_total,
+                "memory_own": g.memory_own,
+                "memory_others": g.memory_others,
                 "healthy": g.healthy,
             }
             for g in beat.gpus
         ],
-    }  # fmt: skip
+    }

@@ -113,9 +113,12 @@ class ProfileEstimator:
             for iterations, top5 in points:
                 key = ("accuracy_profiles", f"{job_type}|{round(QUARTERS * math.log2(iterations))}|{MEASURED}")
                 self._rows[key] = {
-                    "_id": key[1], "job_type": job_type, "iterations": round(iterations), "top5": top5,
+                    "_id": key[1],
+                    "job_type": job_type,
+                    "iterations": round(iterations),
+                    "top5": top5,
                     "origin": MEASURED,
-                }  # fmt: skip
+                }
                 self._changed.add(key)
 
     def observed(self, row: Doc) -> None:

@@ -374,11 +374,13 @@ def restored(doc: JobRow, at: Moment) -> tuple[Growth, Efficiency]:
     peak = {r: value for r, given in _object(efficiency, "peak").items() if (value := number(given)) is not None}
     return (
         Growth(
-            cast(Category, category), converged_s=at.maybe(growth.get("converged_ts")),
-            low=number(growth.get("low"), -LARGEST), high=number(growth.get("high"), -LARGEST),
+            cast(Category, category),
+            converged_s=at.maybe(growth.get("converged_ts")),
+            low=number(growth.get("low"), -LARGEST),
+            high=number(growth.get("high"), -LARGEST),
         ),
         Efficiency(cast(LimitList, lists), measured=efficiency.get("measured") is True, peak=peak),
-    )  # fmt: skip
+    )
 
 
 def _object(doc: Row[Any], field: str) -> Doc:

@@ -288,9 +288,13 @@ class Injector:
         one = Injection(
             job_id=decided.job_id,
             job=labels[JOB] if _made(metadata) else job_name(f"{namespace}.{name}", str(owner.get("uid"))),
-            launch=_launch(metadata), devices=decided.devices or devices, emulated=decided.emulated,
-            gpu_ids=decided.gpu_ids, node=decided.node, claim=decided.claim,
-        )  # fmt: skip
+            launch=_launch(metadata),
+            devices=decided.devices or devices,
+            emulated=decided.emulated,
+            gpu_ids=decided.gpu_ids,
+            node=decided.node,
+            claim=decided.claim,
+        )
         return inject(pod.get("spec") or {}, metadata, one, self._settings)
 
     async def _injected_alone(self, pod: Mapping[str, Any], request: Doc) -> InjectedPod | None:

@@ -59,15 +59,20 @@ class EventWriter:
             "kind": "Event",
             "metadata": {"name": name, "namespace": meta.get("namespace") or "default"},
             "involvedObject": {
-                "apiVersion": about.get("apiVersion"), "kind": about.get("kind"), "name": meta["name"],
-                "namespace": meta.get("namespace"), "uid": meta.get("uid"),
+                "apiVersion": about.get("apiVersion"),
+                "kind": about.get("kind"),
+                "name": meta["name"],
+                "namespace": meta.get("namespace"),
+                "uid": meta.get("uid"),
             },
             "reason": reason,
             "message": message[:MESSAGE_LENGTH],
             "type": "Warning" if warning else "Normal",
             "source": {"component": self._holder},
-            "firstTimestamp": stamp, "lastTimestamp": stamp, "count": 1,
-        }  # fmt: skip
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
 
 
 def _name(about: Mapping[str, Any], reason: str, message: str) -> str:

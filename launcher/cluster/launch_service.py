@@ -78,10 +78,19 @@ class LaunchService:
     """The launcher's loop: `start` begins its threads, `stop` ends them; launches live on."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, elector: Elector, settings: PodSettings,
-        master_key: bytes, namespaces: tuple[str, ...], playbooks: Path, folder: Path, timeout_s: float,
+        self,
+        store: Store,
+        cluster: KubernetesApi,
+        clock: Clock,
+        elector: Elector,
+        settings: PodSettings,
+        master_key: bytes,
+        namespaces: tuple[str, ...],
+        playbooks: Path,
+        folder: Path,
+        timeout_s: float,
         registries: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store, self._cluster, self._clock, self.elector = store, cluster, clock, elector
         self._settings, self._master_key, self._timeout_s = settings, master_key, timeout_s
         self._playbooks, self._folder = playbooks, folder
@@ -255,12 +264,14 @@ class LaunchService:
         """Run the other controllers; return the last error. An error in one hinders neither the others nor launches."""
         trouble = ""
         turns: dict[str, Callable[[], None]] = {
-            "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs), "Slamls": self._slamls.turn,
+            "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs),
+            "Slamls": self._slamls.turn,
             "gated pods": partial(self._gated.turn, observed),
             "other kinds": partial(self._other_kinds.turn, labelled_queues(observed), observed.jobs.keys()),
-            "nodes": self._nodes.turn, "placeholders": partial(self._placeholders.turn, observed.queues),
+            "nodes": self._nodes.turn,
+            "placeholders": partial(self._placeholders.turn, observed.queues),
             "logs": partial(self._logs.turn, observed),
-        }  # fmt: skip
+        }
         for what, turn in turns.items():
             try:
                 turn()
@@ -392,10 +403,15 @@ class LaunchService:
         meta = (view.job or {})["metadata"]
         values = {"/tasks/0/replicas": step.replicas, "/tasks/0/minAvailable": step.least, "/minAvailable": step.least}
         log.info("launch %s: %d pods, %d at least", record["_id"], step.replicas, step.least)
-        self._cluster.patch_json("Job", meta["name"], [
-            {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
-            *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
-        ], meta.get("namespace"))  # fmt: skip
+        self._cluster.patch_json(
+            "Job",
+            meta["name"],
+            [
+                {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+                *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
+            ],
+            meta.get("namespace"),
+        )
 
     def _open_gate(self, pod: Pod, record: LaunchRow) -> None:
         """Pin the pod to the decided node and take its gate off, and write the names of its job on it."""

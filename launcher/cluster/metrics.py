@@ -36,9 +36,12 @@ class LauncherMetrics:
             registry=registry,
         )
         self._admission = Histogram(
-            "reshape_admission_seconds", "One pod at the webhook: injected, unchanged, refused, or unknown as yet",
-            ["outcome"], buckets=ADMISSION_TIMES, registry=registry,
-        )  # fmt: skip
+            "reshape_admission_seconds",
+            "One pod at the webhook: injected, unchanged, refused, or unknown as yet",
+            ["outcome"],
+            buckets=ADMISSION_TIMES,
+            registry=registry,
+        )
         self._turn = Histogram("reshape_launcher_turn_seconds", "One turn over all launches", registry=registry)
         leads = Gauge("reshape_launcher_acts", "1 on the launcher that acts, 0 on others", registry=registry)
         leads.set_function(acts)

@@ -65,9 +65,18 @@ def _service(
     master_key = _master_key(settings)
     elector = Elector(store, clock, settings.term_s, Holder.of_process(os.getpid()), TERM)
     return LaunchService(
-        store, cluster, clock, elector, pods, master_key, settings.namespaces, playbooks, Path(settings.workdir),
-        settings.launch_timeout_s, settings.registries,
-    )  # fmt: skip
+        store,
+        cluster,
+        clock,
+        elector,
+        pods,
+        master_key,
+        settings.namespaces,
+        playbooks,
+        Path(settings.workdir),
+        settings.launch_timeout_s,
+        settings.registries,
+    )
 
 
 def _master_key(settings: LauncherSettings) -> bytes:

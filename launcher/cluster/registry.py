@@ -34,10 +34,12 @@ DOCKER, ITS_ADDRESS = "docker.io", "registry-1.docker.io"
 MANIFESTS = ", ".join(
     f"application/vnd.{kind}+json"
     for kind in (
-        "oci.image.index.v1", "oci.image.manifest.v1", "docker.distribution.manifest.list.v2",
+        "oci.image.index.v1",
+        "oci.image.manifest.v1",
+        "docker.distribution.manifest.list.v2",
         "docker.distribution.manifest.v2",
     )
-)  # fmt: skip
+)
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 

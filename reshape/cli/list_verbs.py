@@ -30,9 +30,18 @@ if TYPE_CHECKING:
     from reshape.output.live_screen import Draw
 
 STATES = (
-    "submitted", "suspended", "held", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
-    "failed", "cancelled",
-)  # fmt: skip
+    "submitted",
+    "suspended",
+    "held",
+    "initializing",
+    "initialized",
+    "running",
+    "adjusting",
+    "restarting",
+    "completed",
+    "failed",
+    "cancelled",
+)
 ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline")
 
 
@@ -87,9 +96,7 @@ def _listed(client: Client, ended: bool, columns: int | None, conditions: dict[s
     return job_table.table(rows, time.time(), columns, coloured()), "" if rows else none
 
 
-def _picture(
-    client: Client, ended: bool, conditions: dict[str, Any], columns: int | None, lines: int | None
-) -> str:  # fmt: skip
+def _picture(client: Client, ended: bool, conditions: dict[str, Any], columns: int | None, lines: int | None) -> str:
     listed = "\n".join(_listed(client, ended, columns, conditions))
     return "\n".join(listed.splitlines()[: lines and lines - 1])
 

@@ -94,10 +94,16 @@ def as_table(found: Rehearsal) -> str:
         faster = None
         if least is not None and one.seconds_per_iteration:
             faster = (least.seconds_per_iteration or 0.0) / one.seconds_per_iteration
-        rows.append([
-            str(one.gpus), shown(one.seconds_per_iteration, ".4g"), shown(faster, ".2f"), shown(one.restart_s, ".2f"),
-            NONE if one.value is None else f"{one.value_name} {one.value:.4g}", one.refused or one.lost or NONE,
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(one.gpus),
+                shown(one.seconds_per_iteration, ".4g"),
+                shown(faster, ".2f"),
+                shown(one.restart_s, ".2f"),
+                NONE if one.value is None else f"{one.value_name} {one.value:.4g}",
+                one.refused or one.lost or NONE,
+            ]
+        )
     head = ("GPUS", "S/ITERATION", "TIMES FASTER", "STOOD STILL S", "VALUE", "REMARK")
     costs = [
         f"{what} takes {seconds:.2f} s"

@@ -66,17 +66,22 @@ def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -
     "-f", "--file", "source", type=click.File("rb"), help="Job documents, JSON or YAML; - for standard input."
 )
 @click.option(
-    "--gpus", "--gpus-allowed", "gpus", callback=counts, metavar="N|N,N,…|N-N",
+    "--gpus",
+    "--gpus-allowed",
+    "gpus",
+    callback=counts,
+    metavar="N|N,N,…|N-N",
     help="GPU count, or the counts that the job can run on.  [default: 1]",
-)  # fmt: skip
+)
 @click.option("--cpu", is_flag=True, help="Train on CPU, without any GPU.")
 @click.option("--name", help="The job's id.  [default: after the script]")
 @click.option("--code", metavar="DIR", help="Folder to run in.  [default: the current one]")
 @click.option(
-    "--elastic/--rigid", default=None,
+    "--elastic/--rigid",
+    default=None,
     help="The job saves on SIGTERM and resumes, so that it can be reshaped at once; or it must never be stopped.  "
     "[default: once it has shown that it resumes]",
-)  # fmt: skip
+)
 @click.option("--freeze", is_flag=True, help="NVIDIA's driver may freeze it in memory, so that it can give its GPU up.")
 @click.option("--deadline", metavar="TIME", help="From now until its end, such as 90s, 15m or 2h.")
 @click.option(

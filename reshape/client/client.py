@@ -264,9 +264,15 @@ class Client:
         except ModuleNotFoundError as missing:
             raise ImportError(ALONE) from missing
         return ask(
-            self, submit=submit, gpus=(gpus or {}).items(), drain=drain, policy=policy, queue_order=queue_order,
-            deadlines=(deadlines or {}).items(), weights=(weights or {}).items(),
-        )  # fmt: skip
+            self,
+            submit=submit,
+            gpus=(gpus or {}).items(),
+            drain=drain,
+            policy=policy,
+            queue_order=queue_order,
+            deadlines=(deadlines or {}).items(),
+            weights=(weights or {}).items(),
+        )
 
     def remove(self, job_id: str) -> View:
         """Remove a job that has ended from the lists."""

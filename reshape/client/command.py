@@ -25,11 +25,29 @@ class NotRunnable(ValueError):
 
 NAMES = frozenset(
     {
-        "PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "HOME", "USER",
-        "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME", "CUDA_HOME", "CUDA_PATH", "XLA_FLAGS",
+        "PATH",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+        "PYTHONUNBUFFERED",
+        "PYTHONHASHSEED",
+        "LD_LIBRARY_PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TMPDIR",
+        "TZ",
+        "LANG",
+        "LANGUAGE",
+        "TORCH_HOME",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "XLA_FLAGS",
     }
-)  # fmt: skip
+)
 PREFIXES = ("CONDA_", "LC_", "HF_", "KERAS_", "OMP_", "MKL_", "TFDS_")
 # The rules of `coordinator.model.text_rules`, which is not there where the client is installed alone.
 UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")

@@ -45,9 +45,14 @@ def _job(trainer: str, name: str, iterations: int, counts: list[int]) -> View:
     script = shipped.folder("examples") / ("keras_plain.py" if of_keras else "numpy_digits.py")
     length = ["--epochs", str(iterations // EPOCH[trainer])] if of_keras else ["--iterations", str(iterations)]
     return {
-        "job_id": name, "state": "submitted", "job_type": f"digits-{trainer}", "dataset": "digits",
-        "command": [sys.executable, str(script), *length], "iterations": iterations, "optional_num_gpus": counts,
-    }  # fmt: skip
+        "job_id": name,
+        "state": "submitted",
+        "job_type": f"digits-{trainer}",
+        "dataset": "digits",
+        "command": [sys.executable, str(script), *length],
+        "iterations": iterations,
+        "optional_num_gpus": counts,
+    }
 
 
 ENVIRONMENT = {
@@ -134,9 +139,12 @@ class DemoSystem:
         if not {"launch", "first step"} <= set(stages) or again["gap_s"] is None:
             raise RunFailed("how long a start takes here was not measured")
         return StartTimes(
-            stages["launch"], stages["first step"], again["gap_s"], _speeds(self.client, f"digits-{trainer}"),
+            stages["launch"],
+            stages["first step"],
+            again["gap_s"],
+            _speeds(self.client, f"digits-{trainer}"),
             {**without["stages_s"], "gap": without["gap_s"] or 0.0},
-        )  # fmt: skip
+        )
 
     def _one_reshape(self, doc: View) -> DemoRun:
         """Start a job, reshape it once and end it."""

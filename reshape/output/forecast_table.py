@@ -24,12 +24,17 @@ def as_table(found: WhatIf) -> str:
 
 def _object(found: Forecast) -> View:
     return {
-        "makespan_s": found.makespan_s, "mean_completion_s": found.mean_completion_s, "missed_deadlines": found.missed,
+        "makespan_s": found.makespan_s,
+        "mean_completion_s": found.mean_completion_s,
+        "missed_deadlines": found.missed,
         "jobs": [
             {
-                "job_id": job.job_id, "start_s": job.start_s, "end_s": job.end_s, "guess": job.guess,
+                "job_id": job.job_id,
+                "start_s": job.start_s,
+                "end_s": job.end_s,
+                "guess": job.guess,
                 "late_s": job.late_s if job.late_s is None or math.isfinite(job.late_s) else None,
             }
             for job in found.jobs
         ],
-    }  # fmt: skip
+    }

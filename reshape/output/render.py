@@ -169,9 +169,12 @@ def present(view: View, said: Iterable[str] = (), now: float = 0.0, width: int |
     waits = view.get("starts_if") or view.get("reshape")  # then its message says for what
     why = str(view.get("message") if waits else view.get("left_alone") or "")
     facts = {
-        "stands still": None if waits else view.get("stalled"), "reshape": view.get("pause"),
-        "expected start": starts(view, local_time, now), "deadline": missed(view), "use": words.measured_use(view),
-    }  # fmt: skip
+        "stands still": None if waits else view.get("stalled"),
+        "reshape": view.get("pause"),
+        "expected start": starts(view, local_time, now),
+        "deadline": missed(view),
+        "use": words.measured_use(view),
+    }
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
     lines += [f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact]
     return "\n".join(lines if width is None else [part for line in lines for part in wrapped(line, width)])

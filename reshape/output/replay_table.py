@@ -21,17 +21,21 @@ def as_object(found: Replay) -> dict[str, Any]:
     runs = {"came": found.came, "replayed": found.ran, **found.others}
     regrets = {name: _hours(found.regret_s(name)) for name in found.others}
     return {
-        "runs": {name: _object(found, run) for name, run in runs.items()}, "regret_gpu_hours": regrets,
+        "runs": {name: _object(found, run) for name, run in runs.items()},
+        "regret_gpu_hours": regrets,
         "left_out": [*found.left_out],
-    }  # fmt: skip
+    }
 
 
 def _object(found: Replay, run: Forecast) -> dict[str, Any]:
     return {
-        "makespan_s": run.makespan_s, "mean_completion_s": run.mean_completion_s, "missed_deadlines": run.missed,
-        "job_gpu_hours": run.gpu_s / HOUR, "fleet_gpu_hours": _hours(found.fleet_s(run)),
+        "makespan_s": run.makespan_s,
+        "mean_completion_s": run.mean_completion_s,
+        "missed_deadlines": run.missed,
+        "job_gpu_hours": run.gpu_s / HOUR,
+        "fleet_gpu_hours": _hours(found.fleet_s(run)),
         "jobs": [{"job_id": job.job_id, "start_s": job.start_s, "end_s": job.end_s} for job in run.jobs],
-    }  # fmt: skip
+    }
 
 
 def as_table(found: Replay) -> str:

@@ -35,9 +35,15 @@ def drawn(client: Client, columns: int | None, lines: int | None) -> str:
 
 
 def frame(
-    jobs: Sequence[View], gpus: Sequence[View], nodes: Sequence[View], decisions: Sequence[View], now: float,
-    width: int | None = 80, height: int | None = None, colours: bool = False,
-) -> str:  # fmt: skip
+    jobs: Sequence[View],
+    gpus: Sequence[View],
+    nodes: Sequence[View],
+    decisions: Sequence[View],
+    now: float,
+    width: int | None = 80,
+    height: int | None = None,
+    colours: bool = False,
+) -> str:
     """One screen; without `width` and `height` everything. Pure. A job's letter stands for its GPUs in the bars."""
     letters = _letters(jobs)
     fleet = [_node(view, [g for g in gpus if g.get("node") == view.get("node")], letters) for view in nodes]

@@ -194,10 +194,22 @@ class CoordinatorReplica:
         about = keys.master, SIDECAR_PORT, launch_name, self._clock, self._config.checkpoints_last
         platform = Launches(self._store, sidecars, *about)
         return Coordinator(
-            self._store, sidecars, platform, self._clock, self._config, self._settings, keys.master, elector,
-            __version__, failpoint(), keys.agent, self._measurements(platform), traces.from_environment(os.environ),
-            launcher_tells=True, pods_of=platform.pods_by_member,
-        )  # fmt: skip
+            self._store,
+            sidecars,
+            platform,
+            self._clock,
+            self._config,
+            self._settings,
+            keys.master,
+            elector,
+            __version__,
+            failpoint(),
+            keys.agent,
+            self._measurements(platform),
+            traces.from_environment(os.environ),
+            launcher_tells=True,
+            pods_of=platform.pods_by_member,
+        )
 
     def _measurements(self, launches: Launches) -> Measurements | None:
         address = self._config.prometheus

@@ -101,9 +101,13 @@ def with_problems(node: FoundNode, gpus: Sequence[NodeGpu]) -> FoundNode:
 
 
 def watch_gpus(
-    node: FoundNode, reports: NodeReports, changed: Callable[[], None], heartbeat_s: float, end: threading.Event,
+    node: FoundNode,
+    reports: NodeReports,
+    changed: Callable[[], None],
+    heartbeat_s: float,
+    end: threading.Event,
     look: Callable[[], list[NodeGpu]],
-) -> None:  # fmt: skip
+) -> None:
     """Report the inventory of `node` until `end`. `changed` is called when it is not the one that was written last.
 
     An error, such as a want of descriptors, costs one report: without any this machine would count as silent for good.

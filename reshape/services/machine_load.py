@@ -19,9 +19,13 @@ log = logging.getLogger(__name__)
 
 
 def watch_load(
-    node: FoundNode, telemetry: Telemetry, clock: Clock, heartbeat_s: float, end: threading.Event,
+    node: FoundNode,
+    telemetry: Telemetry,
+    clock: Clock,
+    heartbeat_s: float,
+    end: threading.Event,
     meter: MachineMeter | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Measure until `end`, once per heartbeat interval."""
     meter = meter or MachineMeter()
     while not end.is_set():
@@ -29,9 +33,12 @@ def watch_load(
             shims = [beat.shim.shim_pid for beat in telemetry.reports.all()]
             if found := meter.sample([os.getpid(), *filter(None, shims)], clock.now()):
                 telemetry.nodes.others.add_measurement(
-                    node.name, found.others_cores, found.others_memory, "processes",
+                    node.name,
+                    found.others_cores,
+                    found.others_memory,
+                    "processes",
                     {"cpu_use": found.cpu_use, "memory_use": found.memory_use},
-                )  # fmt: skip
+                )
         except Exception:  # what it measured last stops to count by itself
             log.exception("the load of this machine is not known")
         end.wait(heartbeat_s)

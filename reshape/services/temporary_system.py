@@ -80,9 +80,13 @@ class Follower:
     """
 
     def __init__(
-        self, client: Client, show: Callable[[View, float], None], deadline: float, after: int = 0,
+        self,
+        client: Client,
+        show: Callable[[View, float], None],
+        deadline: float,
+        after: int = 0,
         may_end: Collection[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.events: list[View] = []
         self._client, self._show, self._after, self._deadline = client, show, after, deadline
         self._may_end = may_end

@@ -216,9 +216,18 @@ def _build(
     platform = LocalPlatform(state, address.url, master_key, local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
     coordinator = Coordinator(
-        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint(),
+        store,
+        HttpSidecars(),
+        platform,
+        clock,
+        config,
+        settings,
+        master_key,
+        elector,
+        __version__,
+        failpoint(),
         traces=traces.from_environment(os.environ),
-    )  # fmt: skip
+    )
     return coordinator, platform
 
 

@@ -23,8 +23,9 @@ class Ranks:
 
     def __init__(self) -> None:
         self.rank, self.size = 0, 1
-        self.local_rank, self.local_size = (int(os.environ.get(f"LOCAL_{name}") or default)
-                                            for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))  # fmt: skip
+        self.local_rank, self.local_size = (
+            int(os.environ.get(f"LOCAL_{name}") or default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1))
+        )
         if several():
             try:
                 from torch import distributed

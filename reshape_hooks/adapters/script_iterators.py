@@ -33,11 +33,26 @@ if TYPE_CHECKING:
 DEPTH = 4  # nesting of the script's objects
 MOST_LOOKED_AT = 100  # items of a list or dictionary
 ITERATORS: tuple[type, ...] = (
-    type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter("")),
-    type(iter(range(0))), type(iter(set())), type(iter(collections.deque())),
-    enumerate, zip, map, filter, reversed, itertools.cycle, itertools.islice, itertools.chain, itertools.count,
+    type(iter([])),
+    type(iter(())),
+    type(iter({})),
+    type(iter({}.values())),
+    type(iter({}.items())),
+    type(iter("")),
+    type(iter(range(0))),
+    type(iter(set())),
+    type(iter(collections.deque())),
+    enumerate,
+    zip,
+    map,
+    filter,
+    reversed,
+    itertools.cycle,
+    itertools.islice,
+    itertools.chain,
+    itertools.count,
     GeneratorType,
-)  # fmt: skip
+)
 
 
 class At(NamedTuple):

@@ -18,8 +18,12 @@ from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
 
 WRAPPED = (
-    "get_train_dataloader", "training_step", "compute_loss", "_get_num_items_in_batch", "get_total_train_batch_size",
-)  # fmt: skip
+    "get_train_dataloader",
+    "training_step",
+    "compute_loss",
+    "_get_num_items_in_batch",
+    "get_total_train_batch_size",
+)
 NO_FASTER = (
     "reshape: the loss of a batch does not follow from the losses of its parts, so this training goes no faster on "
     "more GPUs than it began with"

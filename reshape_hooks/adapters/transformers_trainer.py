@@ -109,9 +109,15 @@ class ElasticTrain:
     """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last."""
 
     def __init__(
-        self, trainer: Any, run: session.Session, first: First, checkpoints: claims.OfTraining,
-        saved: plain.Saved | None, extras: dict[str, Any], ignore_keys: Any,
-    ) -> None:  # fmt: skip
+        self,
+        trainer: Any,
+        run: session.Session,
+        first: First,
+        checkpoints: claims.OfTraining,
+        saved: plain.Saved | None,
+        extras: dict[str, Any],
+        ignore_keys: Any,
+    ) -> None:
         from reshape_hooks.adapters.order import Cursor
 
         self.trainer, self.run, self.first, self.ignore_keys = trainer, run, first, ignore_keys
@@ -219,9 +225,15 @@ class ElasticTrain:
         if control.should_log or control.should_evaluate or control.should_save:
             trainer = self.trainer
             type(trainer)._maybe_log_save_evaluate(
-                trainer, tr_loss=getattr(trainer, "_tr_loss", 0), model=trainer.model_wrapped, trial=None,
-                epoch=int(trainer.state.epoch), ignore_keys_for_eval=self.ignore_keys, start_time=time.time(), **logged,
-            )  # fmt: skip
+                trainer,
+                tr_loss=getattr(trainer, "_tr_loss", 0),
+                model=trainer.model_wrapped,
+                trial=None,
+                epoch=int(trainer.state.epoch),
+                ignore_keys_for_eval=self.ignore_keys,
+                start_time=time.time(),
+                **logged,
+            )
 
     def _epoch_begins_theirs(self, args: Any, state: Any, control: Any) -> Any:
         """Call it for the script's callbacks, but not again for the epoch in which the training was stopped."""
@@ -404,9 +416,13 @@ def _kept(trainer: Any, saved: Any) -> tuple[Any, Any, list[Kept]]:
     """Return the arguments of `Variables`: what is kept elsewhere, what was saved, and the script's own objects."""
     callbacks = trainer.callback_handler.callbacks
     helpers = [
-        trainer.data_collator, trainer.compute_metrics, trainer.compute_loss_func,
-        trainer.preprocess_logits_for_metrics, trainer.train_dataset, trainer.eval_dataset,
-    ]  # fmt: skip
+        trainer.data_collator,
+        trainer.compute_metrics,
+        trainer.compute_loss_func,
+        trainer.preprocess_logits_for_metrics,
+        trainer.train_dataset,
+        trainer.eval_dataset,
+    ]
     stateful = [one for one in callbacks if hasattr(one, "state") and not is_own(type(one))]  # EarlyStoppingCallback
     objects = [
         *own_attributes.of_script("callback", callbacks),

@@ -49,12 +49,26 @@ ARRAYS = ("Tensor", "Parameter", "ndarray")
 FLAT = 10  # numbers and strings in one list that count as one item
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "peft", "datasets")
 PLAIN = (
-    type(None), bool, int, float, complex, str, bytes, range,
-    datetime.datetime, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction,
-)  # fmt: skip
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    datetime.datetime,
+    datetime.date,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+)
 OF_PYTHON = (  # which scripts use as their own
-    "argparse.Namespace", "types.SimpleNamespace", "collections.UserDict", "collections.UserList",
-)  # fmt: skip
+    "argparse.Namespace",
+    "types.SimpleNamespace",
+    "collections.UserDict",
+    "collections.UserList",
+)
 MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 ITEMS = (list, tuple, set, frozenset, collections.deque)
 VALUES = (int, float, complex, str, bytes)

@@ -65,9 +65,11 @@ def take_note(folder: str, durable: bool = True) -> bytes | None:
         _warn(watch, entries)
         watch.notes += 1
         note = {
-            "who": watch.who, "order": (watch.generation, watch.notes), "files": entries,
+            "who": watch.who,
+            "order": (watch.generation, watch.notes),
+            "files": entries,
             "folders": [path for path in watch.folders if os.path.isdir(path)],
-        }  # fmt: skip
+        }
         keep_made(watch)
         return pickle.dumps(note, protocol=4)
 
@@ -218,9 +220,17 @@ def _output(watch: watching.Watch, one: OpenFile) -> dict[str, Any]:
         if not one.append and one.at == one.size <= MOST_OUTPUT:
             whole = _add_to_copy(file, kept, one.size)
     return {
-        "size": one.size, "stamp": None, "made": watch.output_made, "held": True, "at": one.at, "append": one.append,
-        "content": None, "output": True, "end": end, "kind": "grows" if whole else "in places",
-    }  # fmt: skip
+        "size": one.size,
+        "stamp": None,
+        "made": watch.output_made,
+        "held": True,
+        "at": one.at,
+        "append": one.append,
+        "content": None,
+        "output": True,
+        "end": end,
+        "kind": "grows" if whole else "in places",
+    }
 
 
 def _add_to_copy(file: Any, kept: str, size: int) -> bool:

@@ -131,10 +131,14 @@ class Replay:
     def guard(self) -> None:
         """Turn calls that create or remove what an earlier generation left into no-ops until the training resumes."""
         for module, name, passes in (
-            (os, "mkdir", self._is_made_again), (os, "rmdir", self._is_made), (os, "remove", self._is_file),
-            (os, "unlink", self._is_file), (shutil, "rmtree", self._holds), (os, "rename", self._is_file),
+            (os, "mkdir", self._is_made_again),
+            (os, "rmdir", self._is_made),
+            (os, "remove", self._is_file),
+            (os, "unlink", self._is_file),
+            (shutil, "rmtree", self._holds),
+            (os, "rename", self._is_file),
             (os, "replace", self._is_file),
-        ):  # fmt: skip
+        ):
             _put_in_place(module, name, self._guarded(getattr(module, name), passes))
 
     def _guarded(self, theirs: Any, passes: Any) -> Any:
@@ -362,9 +366,10 @@ class Late:
     def __init__(self, watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
         self.watch = watch
         self.files = {
-            path for path, entry in entries.items()
+            path
+            for path, entry in entries.items()
             if entry["held"] and entry["kind"] == "grows" and not entry["output"] and _ours(path) is None
-        }  # fmt: skip
+        }
         self.begun: list[str] = []  # from scratch
 
     def opens(self, path: str) -> None:

@@ -128,10 +128,15 @@ class Call:
             return
         if getattr(model, "_eval_epoch_iterator", None) is None:
             model._eval_epoch_iterator = self.trainer.TFEpochIterator(
-                x=data, y=None, sample_weight=None, shuffle=False, steps_per_epoch=self.given["validation_steps"],
+                x=data,
+                y=None,
+                sample_weight=None,
+                shuffle=False,
+                steps_per_epoch=self.given["validation_steps"],
                 batch_size=self.given["validation_batch_size"] or self.given["batch_size"],
-                distribute_strategy=model.distribute_strategy, steps_per_execution=model.steps_per_execution,
-            )  # fmt: skip
+                distribute_strategy=model.distribute_strategy,
+                steps_per_execution=model.steps_per_execution,
+            )
         iterator = model._eval_epoch_iterator
         model._maybe_symbolic_build(iterator=iterator)
         iterator.reset()
@@ -292,17 +297,30 @@ class Call:
         found = self._variables()
         state = claims.FINISHED if ended else claims.RUNS
         record = {
-            "ended": ended, "known_by": {**self.known_by, "state": state},
-            "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
-            "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,
-            "num_batches": self.batches.num_batches, "sizes": self.sizes, "replicas": self.replicas,
+            "ended": ended,
+            "known_by": {**self.known_by, "state": state},
+            "index": self.index,
+            "asked": self.asked,
+            "first_epoch": self.first_epoch,
+            "epoch": self.epoch,
+            "executions": self.executions,
+            "done": self.done,
+            "whole": self.batches.whole,
+            "steps": self.steps,
+            "num_batches": self.batches.num_batches,
+            "sizes": self.sizes,
+            "replicas": self.replicas,
             "first_replicas": self.position["first_replicas"] if self.position else self.replicas,
-            "data": self.batches.data, "made": self.batches.made_before, "pass": self.batches.begun_with,
+            "data": self.batches.data,
+            "made": self.batches.made_before,
+            "pass": self.batches.begun_with,
             "drew_before": self.drew_before,
-            "logs": pythonify_logs(self.logs), "shown": self.callbacks.shown,
-            "stop_training": self.model.stop_training, "variables": variables.describe(found),
+            "logs": pythonify_logs(self.logs),
+            "shown": self.callbacks.shown,
+            "stop_training": self.model.stop_training,
+            "variables": variables.describe(found),
             **(self.beside_validation or self._beside_model(found)),
-        }  # fmt: skip
+        }
         refuse_lost(record["script"], IN_A_FILE)
         save(self, record, found)
 

@@ -17,8 +17,9 @@ def description(given: Mapping[str, Any]) -> dict[str, Any]:
     trained = [type(model).__name__, [tuple(v.shape) for v in model.variables], type(model.optimizer).__name__]
     settings = {
         "layers": [_config(layer) for layer in model._flatten_layers(include_self=False)],
-        "optimizer": _config(model.optimizer), "loss": _named(model.loss),
-    }  # fmt: skip
+        "optimizer": _config(model.optimizer),
+        "loss": _named(model.loss),
+    }
     arguments = {name: given[name] for name in ARGUMENTS}
     arguments["data"] = pipelines.content([given["x"], given["y"], given["sample_weight"]])
     weights = claims.checksum(v for v in model.trainable_variables[:2])

@@ -22,9 +22,17 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from reshape_hooks.plain import CheckpointError
 
 RANDOM = {
-    "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle", "Multinomial",
-    "RandomGamma", "RandomPoisson", "RandomPoissonV2", "ParameterizedTruncatedNormal",
-}  # fmt: skip
+    "RandomUniform",
+    "RandomUniformInt",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "RandomShuffle",
+    "Multinomial",
+    "RandomGamma",
+    "RandomPoisson",
+    "RandomPoissonV2",
+    "ParameterizedTruncatedNormal",
+}
 COUNTED = re.compile(r"_\d+(?![A-Za-z0-9])")  # a process's third `dense` is `dense_2`
 PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 

@@ -8,9 +8,11 @@ MEMINFO = "/proc/meminfo"
 MEMORY = {  # a container's memory files, for control groups v2 and v1
     "/sys/fs/cgroup/memory.max": ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
     "/sys/fs/cgroup/memory/memory.limit_in_bytes": (
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        "total_inactive_file",
     ),
-}  # fmt: skip
+}
 
 
 def free_memory() -> int:

@@ -106,7 +106,8 @@ TABLE = (
         rf"Train Epoch: (?P<epoch>[0-9]{{1,9}}) \[(?P<i>[0-9]{{1,12}})/(?P<n>[0-9]{{1,12}}) \([0-9]{{1,3}}%\)\]"
         rf"\s+Loss: (?P<loss>{_VALUE})",
         "Train Epoch: 5 [1600/4000 (40%)]\tLoss: 0.312",
-        first=1, samples=True,
+        first=1,
+        samples=True,
     ),
     OutputFormat(
         "PyTorch's MNIST test",
@@ -151,7 +152,8 @@ TABLE = (
         rf"\| end of epoch +(?P<epoch>[0-9]{{1,9}}) \| time: +[0-9.]+s \| valid loss +(?P<val_loss>{_VALUE}) "
         rf"\| valid ppl +{_VALUE}",
         "| end of epoch   3 | time: 34.33s | valid loss  5.43 | valid ppl   228.20",
-        first=1, ends=True,
+        first=1,
+        ends=True,
     ),
     OutputFormat(
         "timm",
@@ -160,7 +162,8 @@ TABLE = (
         rf"(?:\s+[A-Z][A-Za-z]{{1,20}}:{_TIMM_NUMBER}(?:\s+\((?:\s*[0-9.]{{1,12}}(?:s,\s+[0-9.]{{1,12}}/s)?)\))?)*",
         "Train: 2 [  50/1251 (  4%)]  Loss: 6.95 (6.96)  Time: 0.316s,  809.60/s  (0.372s,  688.40/s)  LR: 1.000e-05  "
         "Data: 0.012 (0.044)",
-        first=0, from_zero=True,
+        first=0,
+        from_zero=True,
     ),
     OutputFormat(
         "mmcv and mmengine by epochs",
@@ -194,7 +197,8 @@ TABLE = (
         rf"epoch (?P<epoch>[0-9]{{1,9}}) iter (?P<i>[0-9]{{1,12}}): train loss (?P<loss>{_VALUE})\. lr {_VALUE}"
         r": +[0-9]{1,3}%\|[ #0-9▏▎▍▌▋▊▉█]*\| *[0-9]{1,12}/(?P<n>[0-9]{1,12}) \[[^\]]*\]",
         "epoch 2 iter 99: train loss 1.23456. lr 6.000000e-04:  20%|██        | 100/500 [00:12<00:48,  8.30it/s]",
-        first=1, from_zero=True,
+        first=1,
+        from_zero=True,
     ),
     OutputFormat(
         "XGBoost",
@@ -278,7 +282,7 @@ TABLE = (
         "{'loss': 0.52, 'grad_norm': 1.31, 'learning_rate': 4.9e-05, 'epoch': 1.2}\n"
         " 40%|████      | 400/1000 [01:02<01:33,  6.40it/s]",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass

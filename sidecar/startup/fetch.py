@@ -90,9 +90,12 @@ def shown(address: str) -> str:
 
 
 def fetch(
-    address: str, file: Path, sha256: str = "", stopped: Callable[[], bool] = lambda: False,
+    address: str,
+    file: Path,
+    sha256: str = "",
+    stopped: Callable[[], bool] = lambda: False,
     progress: FetchProgress | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fetch `address` into `file` unless it exists.
 
     Raises `FetchFailed`, or `FetchStopped` soon after `stopped` is true.
@@ -295,9 +298,14 @@ def _opener() -> OpenerDirector:
     """Return an opener without file, FTP and data URLs, even as redirect targets."""
     opener = OpenerDirector()
     for handler in (
-        ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPRedirectHandler, HTTPErrorProcessor,
+        ProxyHandler,
+        HTTPHandler,
+        HTTPSHandler,
+        HTTPDefaultErrorHandler,
+        HTTPRedirectHandler,
+        HTTPErrorProcessor,
         UnknownHandler,
-    ):  # fmt: skip
+    ):
         opener.add_handler(handler())
     return opener
 

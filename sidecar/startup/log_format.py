@@ -58,9 +58,13 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
-            "time": at.replace("+00:00", "Z"), "level": record.levelname.lower(), "logger": record.name,
-            "message": record.getMessage(), **_process, **_about.get(),
-        }  # fmt: skip
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_process,
+            **_about.get(),
+        }
         line |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -85,9 +85,17 @@ async def startup_fault(
     text = Path(__file__).with_name("probe.py").read_text()
     try:
         probe = await asyncio.create_subprocess_exec(
-            *run.python, "-c", text, run.kind, run.name, env=dict(env), cwd=workdir,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            *run.python,
+            "-c",
+            text,
+            run.kind,
+            run.name,
+            env=dict(env),
+            cwd=workdir,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
     except (OSError, ValueError):  # the shim says so
         return ""
     try:

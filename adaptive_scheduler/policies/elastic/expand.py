@@ -217,9 +217,13 @@ class GrowthCandidates:
         if self.settings.tiebreak == "first":
             return [times[0], *loops]
         return [
-            *times, lambda c: table.jobs.converged[cells.row[c]], self.elsewhere.__getitem__,
-            cells.num_gpus.__getitem__, lambda c: table.job_rank(cells.row[c]), name,
-        ]  # fmt: skip
+            *times,
+            lambda c: table.jobs.converged[cells.row[c]],
+            self.elsewhere.__getitem__,
+            cells.num_gpus.__getitem__,
+            lambda c: table.job_rank(cells.row[c]),
+            name,
+        ]
 
     def candidate(self, cell: int, rank: int, place: int) -> RankedCandidate:
         snapshot, count = self.table.snapshot, int(self.cells.num_gpus[cell])
@@ -234,9 +238,16 @@ class GrowthCandidates:
         makespan, total = (float(column[cell]) for column in self.times)
         workers = self.hosts.get(cell, ())
         return RankedCandidate(
-            (rank, place), snapshot.jobs[self.cells.row[cell]], node, count, makespan, total,
-            float(self.job_s[cell]), refused=why, workers=workers if len(workers) > 1 else (),
-        )  # fmt: skip
+            (rank, place),
+            snapshot.jobs[self.cells.row[cell]],
+            node,
+            count,
+            makespan,
+            total,
+            float(self.job_s[cell]),
+            refused=why,
+            workers=workers if len(workers) > 1 else (),
+        )
 
 
 def growth_candidates(table: CostTable) -> CandidateList:

@@ -276,9 +276,18 @@ class EvaluatedCandidates:
         if rank == REFUSED and victim:
             refused = no_speed(keeps, node, victim.id)
         return RankedCandidate(
-            (rank, late_s, place), new.job, node, count, float(self.makespan[cell]), float(self.total(at)[0]), job_s,
-            victim, keeps, refused, self.hosts.get(cell, ()),
-        )  # fmt: skip
+            (rank, late_s, place),
+            new.job,
+            node,
+            count,
+            float(self.makespan[cell]),
+            float(self.total(at)[0]),
+            job_s,
+            victim,
+            keeps,
+            refused,
+            self.hosts.get(cell, ()),
+        )
 
 
 def incoming_candidates(table: CostTable, job: Job) -> CandidateList:

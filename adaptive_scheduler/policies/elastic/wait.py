@@ -16,18 +16,28 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     count = min(job.optional)
     could = (
-        (other, nodes[other.node or ""]) for other in table.snapshot.where(_keeps_gpus) if other.node in nodes
-        and removable_counts(other, table.settings)
-    )  # fmt: skip
+        (other, nodes[other.node or ""])
+        for other in table.snapshot.where(_keeps_gpus)
+        if other.node in nodes and removable_counts(other, table.settings)
+    )
     missing = sorted(((o, n) for o, n in could if count > n.idle), key=lambda pair: (pair[1].name, pair[0].id))
     candidates = []
     for place, (other, node) in enumerate(missing[:LISTED]):
         job_s = t_new(table.snapshot.profiles, job, node.gpu_type, count)
         candidates.append(
             RankedCandidate(
-                (REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
-                other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}", possible=False)
-        )  # fmt: skip
+                (REFUSED, 0.0, -LISTED + place),
+                job,
+                node,
+                count,
+                *table.scope.replace(job.id, job_s),
+                job_s,
+                other,
+                other.num_gpus,
+                f"job {other.id} {reshape_obstacle(other, table.now)}",
+                possible=False,
+            )
+        )
     return candidates
 
 

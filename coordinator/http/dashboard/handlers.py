@@ -151,10 +151,15 @@ class WhatIfHandler(PageHandler):
     async def _answer(self, given: Mapping[str, str], parts: Mapping[str, str], notice: str = "") -> None:
         page, shared = await self.page("/what-if"), self.dashboard
         asked = shared.pages.html(
-            "what_if/form.html", csrf=shared.sessions.proof(self.session), given=given, nodes=page.nodes,
-            types=sorted({node["gpu_type"] for node in page.nodes} - {None}), policies=POLICIES, orders=ORDERS,
+            "what_if/form.html",
+            csrf=shared.sessions.proof(self.session),
+            given=given,
+            nodes=page.nodes,
+            types=sorted({node["gpu_type"] for node in page.nodes} - {None}),
+            policies=POLICIES,
+            orders=ORDERS,
             examples=what_if_examples(page.nodes),
-        )  # fmt: skip
+        )
         self.show(page.title, asked, replace(page, parts={**page.parts, **parts}), notice)
 
 

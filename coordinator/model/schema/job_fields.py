@@ -467,9 +467,13 @@ class ItsPod(msgspec.Struct, kw_only=True):
 
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
-    "What runs": WhatRuns, "How fast it trains": HowFast, "How long it trains": HowLong,
-    "What it needs": ItsNeeds, "Whether it may be stopped": ItsStops, "Its pod, on a cluster": ItsPod,
-}  # fmt: skip
+    "What runs": WhatRuns,
+    "How fast it trains": HowFast,
+    "How long it trains": HowLong,
+    "What it needs": ItsNeeds,
+    "Whether it may be stopped": ItsStops,
+    "Its pod, on a cluster": ItsPod,
+}
 
 
 @dataclass(frozen=True)

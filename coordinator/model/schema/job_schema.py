@@ -38,11 +38,15 @@ def document(others: frozenset[str]) -> Schema:
         {"required": [COUNT], "properties": {COUNT: schema_of(GpuCount), "optional_num_gpus": {"type": "null"}}},
     ]
     return {
-        "$schema": DIALECT, "title": "Job document of volcano-reshape", "type": "object",
-        "required": ["state", "command"], "anyOf": counts,
+        "$schema": DIALECT,
+        "title": "Job document of volcano-reshape",
+        "type": "object",
+        "required": ["state", "command"],
+        "anyOf": counts,
         "properties": {name: _described(field, _with_null(field)) for name, field in FIELDS.items()},
-        "patternProperties": {r"^(x_|_)[^.]*$": True, f"^({ours})$": True}, "additionalProperties": False,
-    }  # fmt: skip
+        "patternProperties": {r"^(x_|_)[^.]*$": True, f"^({ours})$": True},
+        "additionalProperties": False,
+    }
 
 
 def submission() -> Schema:

@@ -104,10 +104,14 @@ class SlamlController:
 
     def _explain(self, slaml: Slaml, judged: Mapping[str, Any], wall: float) -> None:
         decision = {
-            "_id": f"{slaml.id}-{slaml.uid[:8]}-g{judged['generation']}", "job_id": slaml.id, "at": wall,
-            "kind": "accept" if judged["accepted"] else "refuse", "algorithm": ALGORITHM, "candidates": [],
+            "_id": f"{slaml.id}-{slaml.uid[:8]}-g{judged['generation']}",
+            "job_id": slaml.id,
+            "at": wall,
+            "kind": "accept" if judged["accepted"] else "refuse",
+            "algorithm": ALGORITHM,
+            "candidates": [],
             "sentence": judged["sentence"],
-        }  # fmt: skip
+        }
         self._store.put("decisions", decision)
 
     def _insert(self, slaml: Slaml) -> Slaml:

@@ -28,11 +28,14 @@ def row_of(item: Mapping[str, Any]) -> SlamlChanges:
     labels = {name: value for name, value in (meta.get("labels") or {}).items() if name in NOTES}
     notes = {name: value for name, value in (meta.get("annotations") or {}).items() if name in NOTES}
     return {
-        "namespace": str(meta["namespace"]), "name": str(meta["name"]), "generation": int(meta.get("generation") or 1),
+        "namespace": str(meta["namespace"]),
+        "name": str(meta["name"]),
+        "generation": int(meta.get("generation") or 1),
         "created": datetime.fromisoformat(str(meta["creationTimestamp"])).timestamp(),
         "spec": json.dumps(item.get("spec") or {}, sort_keys=True),
-        "notes": json.dumps(labels | notes, sort_keys=True), "deleted": "deletionTimestamp" in meta,
-    }  # fmt: skip
+        "notes": json.dumps(labels | notes, sort_keys=True),
+        "deleted": "deletionTimestamp" in meta,
+    }
 
 
 def images_without_command(row: SlamlChanges) -> list[str]:

@@ -28,16 +28,43 @@ from coordinator.scheduling.slaml.slaml_fields import QUANTITY
 GPUS = "volcano-reshape.io/gpus"  # annotation: GPU counts that its tasks with GPUs can run on
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")  # annotation or label: Volcano's queue
 UNITS = {
-    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
-}  # fmt: skip
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+    "Pi": 2.0**50,
+}
 # Fields that the task or the whole Slaml determines; a task's `job` must not set them.
 TAKEN = frozenset(
     {
-        "_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command", "sla",
-        "tasks", "resources", "estimate", "depends_on", "num_gpus", "submit_ts", "closed", "owner",
+        "_id",
+        "job_id",
+        "uid",
+        "state",
+        "origin",
+        "volcano",
+        "slaml",
+        "namespace",
+        "queue",
+        "image",
+        "command",
+        "sla",
+        "tasks",
+        "resources",
+        "estimate",
+        "depends_on",
+        "num_gpus",
+        "submit_ts",
+        "closed",
+        "owner",
     }
-)  # fmt: skip
+)
 UNREAD = "unread"  # beside the fields of a task: why the command of its image is not known
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -224,10 +251,8 @@ def _part_problems(part: SlamlTask) -> Iterator[str]:
 def documents(slaml: Slaml) -> list[Doc]:
     """One job document per replica of each task, in order."""
     return [
-        document(slaml, place, replica)
-        for place, part in enumerate(slaml.parts)
-        for replica in range(part.replicas)
-    ]  # fmt: skip
+        document(slaml, place, replica) for place, part in enumerate(slaml.parts) for replica in range(part.replicas)
+    ]
 
 
 def document(slaml: Slaml, place: int, replica: int) -> Doc:
@@ -238,15 +263,21 @@ def document(slaml: Slaml, place: int, replica: int) -> Doc:
     doc: Doc = {
         "optional_num_gpus": slaml.counts(part),
         **part.more,
-        "_id": slaml.key(place, replica), "job_id": slaml.job_id(place, replica), "state": s.SUBMITTED,
-        "origin": "record", "namespace": slaml.namespace,
+        "_id": slaml.key(place, replica),
+        "job_id": slaml.job_id(place, replica),
+        "state": s.SUBMITTED,
+        "origin": "record",
+        "namespace": slaml.namespace,
         "command": [*(part.spec.get("command") or []), *(part.spec.get("args") or [])],
         "tasks": [_task(task, task.replicas if n else 1) for n, task in enumerate(slaml.tasks[place:])],
         "depends_on": [slaml.job_id(place - 1, n) for n in before],
         "slaml": {
-            "namespace": slaml.namespace, "name": slaml.name, "uid": slaml.uid, "since": slaml.doc.get("since"),
+            "namespace": slaml.namespace,
+            "name": slaml.name,
+            "uid": slaml.uid,
+            "since": slaml.doc.get("since"),
         },
-    }  # fmt: skip
+    }
     more: Doc = {"queue": queue} if queue else {}
     if part.image is not None:
         more["image"] = part.image

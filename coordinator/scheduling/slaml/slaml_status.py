@@ -40,8 +40,11 @@ class AdmissionVerdict:
     @property
     def doc(self) -> Doc:
         return {
-            "accepted": self.accepted, "reason": self.reason, "sentence": self.sentence, "minimum_s": self.minimum_s,
-        }  # fmt: skip
+            "accepted": self.accepted,
+            "reason": self.reason,
+            "sentence": self.sentence,
+            "minimum_s": self.minimum_s,
+        }
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,15 @@ def as_job(slaml: Slaml, since_s: float, place: int = 0, ran_s: float = 0.0) -> 
     left = slaml.tasks[place:]
     counts = (0,) if not any(task.gpus for task in left) else tuple(sorted({task.gpus for task in left if task.gpus}))
     return Job(
-        id=slaml.name, type="", state="submitted", optional=counts, submit_s=since_s, sla_s=slaml.target_s, tasks=left,
+        id=slaml.name,
+        type="",
+        state="submitted",
+        optional=counts,
+        submit_s=since_s,
+        sla_s=slaml.target_s,
+        tasks=left,
         task_s=ran_s,
-    )  # fmt: skip
+    )
 
 
 # acceptance
@@ -202,19 +211,28 @@ def _task(slaml: Slaml, place: int, replicas: Sequence[ReplicaStatus]) -> Doc:
     state = _of_task(replicas)
     said = next((one.message for one in replicas if one.state == state), "") if state not in (RUN, DONE) else ""
     return {
-        "name": part.name, "state": state, "replicas": part.replicas,
-        "running": sum(one.state == RUN for one in replicas), "done": sum(one.state == DONE for one in replicas),
-        "message": said, "jobs": [slaml.job_id(place, n) for n in range(len(replicas))],
-    }  # fmt: skip
+        "name": part.name,
+        "state": state,
+        "replicas": part.replicas,
+        "running": sum(one.state == RUN for one in replicas),
+        "done": sum(one.state == DONE for one in replicas),
+        "message": said,
+        "jobs": [slaml.job_id(place, n) for n in range(len(replicas))],
+    }
 
 
 # conditions
 
 
 def _conditions(
-    slaml: Slaml, replicas: Sequence[Sequence[ReplicaStatus]], state: str, left: Diagnosis, since: float,
-    settings: Settings, wall: float,
-) -> list[Doc]:  # fmt: skip
+    slaml: Slaml,
+    replicas: Sequence[Sequence[ReplicaStatus]],
+    state: str,
+    left: Diagnosis,
+    since: float,
+    settings: Settings,
+    wall: float,
+) -> list[Doc]:
     verdict = slaml.doc.get("judged") or {}
     took_s = (number(slaml.doc.get("finished")) or wall) - since
     late = slaml.target_s is not None and took_s > slaml.target_s * (1 + settings.deadlines.beta)
@@ -223,11 +241,19 @@ def _conditions(
     found = [
         ("Accepted", bool(verdict.get("accepted")), str(verdict.get("reason")), str(verdict.get("sentence"))),
         ("Completed", state == "Completed", state, _completed(state, replicas)),
-        ("AtRisk", slow, "ExpectedLate" if slow else "InTime" if not ended else state,
-         f"It is expected to end after its target of {slaml.target_s:g} s." if slow else ""),
-        ("Violated", late and state != "Refused", "TargetMissed" if late and state != "Refused" else "NotMissed",
-         f"Its target of {slaml.target_s:g} s and the tolerance have passed." if late and state != "Refused" else ""),
-    ]  # fmt: skip
+        (
+            "AtRisk",
+            slow,
+            "ExpectedLate" if slow else "InTime" if not ended else state,
+            f"It is expected to end after its target of {slaml.target_s:g} s." if slow else "",
+        ),
+        (
+            "Violated",
+            late and state != "Refused",
+            "TargetMissed" if late and state != "Refused" else "NotMissed",
+            f"Its target of {slaml.target_s:g} s and the tolerance have passed." if late and state != "Refused" else "",
+        ),
+    ]
     old = {str(one.get("type")): one for one in (slaml.doc.get("status") or {}).get("conditions") or []}
     return [_condition(*one, slaml.generation, old.get(one[0], {}), wall) for one in found]
 
@@ -244,9 +270,13 @@ def _condition(
     value = "True" if so else "False"
     since = old.get("lastTransitionTime") if old.get("status") == value else None
     return {
-        "type": kind, "status": value, "reason": reason, "message": message, "observedGeneration": generation,
+        "type": kind,
+        "status": value,
+        "reason": reason,
+        "message": message,
+        "observedGeneration": generation,
         "lastTransitionTime": since or stamp(wall),
-    }  # fmt: skip
+    }
 
 
 def stamp(wall: float) -> str:

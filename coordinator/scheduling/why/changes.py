@@ -112,8 +112,11 @@ def _own_place(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
 
 def _smaller_requests(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     first = job.tasks[0]
-    left = [allocatable_on(world, node.name).cores - job.beside_cores
-            for node in world.nodes if node.open and node.cores > 0]  # fmt: skip
+    left = [
+        allocatable_on(world, node.name).cores - job.beside_cores
+        for node in world.nodes
+        if node.open and node.cores > 0
+    ]
     for cores in sorted({room // first.replicas for room in left if room >= first.replicas}, reverse=True):
         if 0 < cores < first.cores:
             task = replace(first, cores=cores)

@@ -29,9 +29,14 @@ class LaunchStates:
     """`busy(name)`: whether a playbook of that launch runs."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, settings: PodSettings, patience_s: float,
+        self,
+        store: Store,
+        cluster: KubernetesApi,
+        clock: Clock,
+        settings: PodSettings,
+        patience_s: float,
         busy: Callable[[str], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store, self._cluster, self._clock, self._namespace = store, cluster, clock, settings.namespace
         self._api_kind = "Job" if settings.volcano else "BatchJob"  # that records are launched as
         self._patience_s, self._busy = patience_s, busy
@@ -91,9 +96,17 @@ class LaunchStates:
         short = len(pods) < max(1, len(bindings)) and not _theirs(record)
         refused = self._refused(record, job) if job is not None and short else None
         return LaunchState(
-            record, pods, job, self._busy(name), over, ended, self._patient(record, ended), refused, bindings,
+            record,
+            pods,
+            job,
+            self._busy(name),
+            over,
+            ended,
+            self._patient(record, ended),
+            refused,
+            bindings,
             self._made_as(job),
-        )  # fmt: skip
+        )
 
     def _made_as(self, job: Doc | None) -> str:
         """Return what makes the pods of a record's launch, in words."""

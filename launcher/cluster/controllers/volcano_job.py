@@ -42,10 +42,16 @@ class VolcanoJobController:
     """`turn` with what the cluster shows and the job documents that are not closed, by their `_id`."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, events: EventWriter, settings: PodSettings,
-        patience_s: float, master_key: bytes,
+        self,
+        store: Store,
+        cluster: KubernetesApi,
+        clock: Clock,
+        events: EventWriter,
+        settings: PodSettings,
+        patience_s: float,
+        master_key: bytes,
         namespaces: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`namespaces`: those that are watched; none: all."""
         self._namespaces = namespaces
         self._master_key = master_key
@@ -251,14 +257,15 @@ class VolcanoJobController:
             "apiVersion": "bus.volcano.sh/v1alpha1",
             "kind": "Command",
             "metadata": {
-                "name": f"{about['name'][:200]}-reshape-end", "namespace": about.get("namespace"),
+                "name": f"{about['name'][:200]}-reshape-end",
+                "namespace": about.get("namespace"),
                 "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": False}],
             },
             "action": "TerminateJob",
             "target": {**owner, "controller": True},
             "reason": "JobEnded",
             "message": "The job has ended in volcano-reshape.",
-        }  # fmt: skip
+        }
         try:
             self._cluster.create(command)
         except Conflict:

@@ -62,20 +62,34 @@ def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: boo
         if not settings.volcano:
             raise Rejected(NO_GANGS)
         return None, _volcano_job(job, name, _template_of_gang(job, settings), settings)
-    template = _template(job, settings, Injection(
-        job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
-        gpu_ids=job.gpu_ids, node=doc.get("node"), claim=doc.get("checkpoint_claim"),
-        grace_s=launch_file.grace_s(job, settings),
-    ))  # fmt: skip
+    template = _template(
+        job,
+        settings,
+        Injection(
+            job_id=job.id,
+            job=job_name(job.id, job.uid),
+            launch=name,
+            devices=devices_of(doc),
+            emulated=emulated,
+            gpu_ids=job.gpu_ids,
+            node=doc.get("node"),
+            claim=doc.get("checkpoint_claim"),
+            grace_s=launch_file.grace_s(job, settings),
+        ),
+    )
     secret = launch_secret(doc, template, settings, master_key, emulated)
     made = _volcano_job if settings.volcano else _batch_job
     return secret, made(job, name, template, settings)
 
 
 def launch_secret(
-    doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
+    doc: JobRow,
+    pod: Mapping[str, Any],
+    settings: PodSettings,
+    master_key: bytes,
+    emulated: bool,
     member: int = 0,
-) -> Doc:  # fmt: skip
+) -> Doc:
     """Return the Secret that this injected pod waits for; owned by the pod, if it exists, and deleted with it.
 
     `member`: the pod's index in a gang.

@@ -22,9 +22,23 @@ Doc = dict[str, Any]
 LEAST_LIMIT = 10  # thousandths of a core: the kubelet raises a quota that is lower
 LEAST_REQUEST = 1  # of a container without a request: else Kubernetes takes its limit for its request
 UNITS: Mapping[str, str | int] = {
-    "n": "1e-9", "u": "1e-6", "m": "1e-3", "": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15",
-    "E": "1e18", "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
+    "n": "1e-9",
+    "u": "1e-6",
+    "m": "1e-3",
+    "": "1",
+    "k": "1e3",
+    "M": "1e6",
+    "G": "1e9",
+    "T": "1e12",
+    "P": "1e15",
+    "E": "1e18",
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
 GUARANTEED, BURSTABLE, BEST_EFFORT = "Guaranteed", "Burstable", "BestEffort"
 NO_CLASS = "its pod asks for neither CPU nor memory, and with a limit it would change its class: give it `resources`"
 NO_WEIGHT = "its pod is of class Guaranteed, whose requests are its limits: it can be limited by quota only"

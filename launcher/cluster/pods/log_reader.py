@@ -105,9 +105,14 @@ class LogReaders:
     """Reconciles all readers, in the launcher's one thread."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, settings: PodSettings, master_key: bytes,
+        self,
+        store: Store,
+        cluster: KubernetesApi,
+        clock: Clock,
+        settings: PodSettings,
+        master_key: bytes,
         namespaces: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`namespaces`: those that are watched; none: all."""
         self._store, self._cluster, self._clock, self._namespaces = store, cluster, clock, namespaces
         self._settings, self._master_key = settings, master_key
@@ -208,14 +213,21 @@ def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
         {"name": pods.KEYS_VOLUME, "mountPath": pods.KEYS, "readOnly": True},
     ]
     reader = {
-        "name": "reader", "image": settings.image, "imagePullPolicy": settings.pull_policy, "command": list(COMMAND),
+        "name": "reader",
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": list(COMMAND),
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
-        "securityContext": pods.rights(), "volumeMounts": mounts,
-    }  # fmt: skip
+        "securityContext": pods.rights(),
+        "volumeMounts": mounts,
+    }
     spec = {
-        "restartPolicy": "Never", "activeDeadlineSeconds": LONGEST_S, "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False, "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": LONGEST_S,
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "supplementalGroups": groups},
         "containers": [reader],
         "volumes": [
@@ -223,7 +235,7 @@ def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
             {"name": pods.KEYS_VOLUME, "secret": {"secretName": name}},
         ],
         **{field: theirs[field] for field in ("tolerations", "imagePullSecrets") if theirs.get(field)},
-    }  # fmt: skip
+    }
     namespace = job.doc.get("namespace") or settings.namespace
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -232,9 +244,13 @@ def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
 def secret_of(job: JobRecord, pod: Pod, settings: PodSettings, master_key: bytes) -> Doc:
     """Return the reader's Secret. Its key gives access to this log only."""
     launch = {
-        "job_id": job.id, "launch": LAUNCH, "coordinator": settings.coordinator, "output": output_of(0),
-        "port": pods.PORT, "pod": True,
-    }  # fmt: skip
+        "job_id": job.id,
+        "launch": LAUNCH,
+        "coordinator": settings.coordinator,
+        "output": output_of(0),
+        "port": pods.PORT,
+        "pod": True,
+    }
     content = {
         "launch.json": json.dumps(launch).encode(),
         "launch.key": protocol.launch_key(master_key, job.uid, LAUNCH),
