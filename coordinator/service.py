@@ -122,6 +122,7 @@ class Coordinator:
         self.notifier = Notifier(store, self.cache, clock, config, record, send)
         self.recorder.notice = self.notifier.heard
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
+        self.recorder.count_lost = self.loop.accounts.count_lost
         access = None if pods_of is None else AgentCalls(pods_of, self.telemetry.nodes.permits_at, agent_key)
         self.reconciler = Reconciler(
             self.cache,

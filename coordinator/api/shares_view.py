@@ -17,6 +17,7 @@ NAMES = {
     "gpu_s": "gpu_hours",
     "borrowed_s": "borrowed_gpu_hours",
     "lent_s": "lent_gpu_hours",
+    "lost_s": "lost_gpu_hours",
     "reclaimed": "reclaimed_gpus",
     "shrinks": "shrinks",
     "suspensions": "suspensions",

@@ -44,6 +44,7 @@ WAKES_THE_LOOP = (
 
 
 Notice = Callable[[JobRecord, e.JobEvent], None]
+CountLost = Callable[[str, str | None, float], None]
 
 
 class EventRecorder:
@@ -66,6 +67,7 @@ class EventRecorder:
         self._store, self.traces = store, traces
         self._marks: dict[str, Marks] = {}
         self.notice: Notice = lambda job, event: None  # what tells people outside of it
+        self.count_lost: CountLost = lambda job_id, newcomer, gpu_s: None  # what keeps accounts of GPUs
 
     def record(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None = None) -> None:
         """Record `event` of `job`, which is as it was persisted; `before`: the job before the reconciler changed it."""
@@ -186,6 +188,8 @@ class EventRecorder:
             in_place = op.kind == "reshape" and op.how == "in place"
             predicted_s = self.telemetry.predicted_reshape_s(job) if in_place else None
             self.metrics.gap(gap_s, len(op.to), predicted_s)
+            with suppress(ReshapeError):  # no account is worth an error
+                self.count_lost(job.id, op.doc.get("for"), gap_s * len(op.to))
         self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
         if self.traces is not None:
             names = ("decision_id", "direction", "from_gpus", "to_gpus", "newcomer", "how", "gap_s")

@@ -32,8 +32,9 @@ LATELY = "lately"
 FLUSH_S = 30.0
 MOST_BACK_S = 30 * 86400.0
 """Longest time, in seconds, that counts for jobs that ran while no coordinator did."""
-AMOUNTS = ("gpu_s", "borrowed_s", "lent_s", "reclaimed", "shrinks", "suspensions")
+AMOUNTS = ("gpu_s", "borrowed_s", "lent_s", "lost_s", "reclaimed", "shrinks", "suspensions")
 """Numbers of one account: GPU-seconds in all, of these beyond the share; of the guarantee, what others had meanwhile;
+GPU-seconds for which trainings stood still in reshapes that made room for this owner, or were for its own jobs' sake;
 GPUs that others reclaimed, and by how many shrinks and suspensions."""
 
 
@@ -71,6 +72,7 @@ class UsageAccounts:
         self._borrowed: Mapping[JobOwner, float] = {}  # shares of that
         self._lent: Mapping[str, float] = {}  # by queue: GPUs of its guarantee
         self._budgets = BudgetUse(self._rows)
+        self._looked: ClusterSnapshot | None = None  # what the last look saw; None before the first
         self.standings: Standings | None = None
         """Who was entitled to what at the last turn; None before the first."""
 
@@ -83,6 +85,7 @@ class UsageAccounts:
         """Forget what is in memory: another coordinator may have counted since."""
         with self._lock:
             self._now = None
+            self._looked = None
             self._accounts = {}
             self._budgets.forget_accounts()
 
@@ -112,6 +115,7 @@ class UsageAccounts:
         self._use.look(passed_s, held, half_life_s)
         snapshot = snapshot.then(used=self.use, spent=self._budgets.look(snapshot.shares, at.wall))
         self._stand(snapshot, who)
+        self._looked = snapshot
         return snapshot
 
     def _stand(self, snapshot: ClusterSnapshot, who: Standings) -> None:
@@ -163,6 +167,19 @@ class UsageAccounts:
                 amounts = self._account(AccountKey(hour, *owner, gpu_type))
                 amounts["reclaimed"] += gone
                 amounts[kind] += 1
+
+    def count_lost(self, job_id: str, newcomer: str | None, gpu_s: float) -> None:
+        """Charge the GPU-seconds for which a reshape let a training stand still to the owner that it made room for.
+
+        Where it made room for nobody, or for a job that is gone, its own owner is charged. `ReshapeError` of the store.
+        """
+        with self._lock:
+            job = None if self._looked is None else self._looked.job.get(job_id)
+            if self._looked is None or job is None:
+                return
+            charged = _owner(self._looked, self._looked.job.get(newcomer or "", job))
+            gpu_type = self._looked.gpu_types.get(job.node or "", "")
+            self._account(AccountKey(int(self._clock.wall() // HOUR_S), *charged, gpu_type))["lost_s"] += gpu_s
 
     def flush_if_due(self) -> None:
         if self._clock.now() - self._flushed_at >= FLUSH_S:

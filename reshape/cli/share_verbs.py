@@ -16,13 +16,14 @@ QUEUES = ("QUEUE", "WEIGHT", "GUARANTEED", "LIMIT", "ENTITLED", "HELD", "BORROWE
 USERS = ("QUEUE", "USER", "WEIGHT", "ENTITLED", "HELD", "BORROWED", "WANTED", "USED", "CREDIT", "WAITS")
 BUDGETS = ("BUDGET", "OF", "PER", "GPU-HOURS", "USED", "LEFT")
 ACCOUNTS = {
-    "gpu_hours": "GPU-HOURS",
+    "gpu_hours": "HOURS",
     "own_gpu_hours": "OWN",
     "borrowed_gpu_hours": "BORROWED",
     "lent_gpu_hours": "LENT",
+    "lost_gpu_hours": "LOST",
     "reclaimed_gpus": "RECLAIMED",
     "shrinks": "SHRINKS",
-    "suspensions": "SUSPENSIONS",
+    "suspensions": "SUSPENDS",
 }
 BY = {"user": ("queue", "user"), "queue": ("queue",), "type": ("queue", "user", "gpu_type")}
 """Fields by which accounts are kept apart."""
@@ -159,8 +160,9 @@ def usage(settings: CliSettings, by: str, since: float, as_csv: bool) -> None:
     """Show who has used how many GPU-hours.
 
     OWN: within what its owner was entitled to; BORROWED: beyond that. LENT: of a queue's guarantee, what others had
-    meanwhile. RECLAIMED: GPUs that were taken by right of others, by SHRINKS and SUSPENSIONS. Budgets, if there are
-    any, are those of the present week or month.
+    meanwhile. LOST: while trainings stood still in reshapes that made room for its jobs, or were for their own sake.
+    RECLAIMED: GPUs that were taken by right of others, by SHRINKS and SUSPENDS. Budgets, if there are any, are those
+    of the present week or month.
     """
     rows = _added(settings.client().usage(since), BY[by])
     if as_csv:
@@ -178,7 +180,7 @@ def _added(rows: list[dict[str, Any]], fields: tuple[str, ...]) -> list[dict[str
         key = tuple(str(row[field]) for field in fields)
         one = sums.setdefault(key, {**dict(zip(fields, key, strict=True)), **dict.fromkeys(ACCOUNTS, 0)})
         for name in ACCOUNTS:
-            one[name] += row[name]
+            one[name] += row.get(name) or 0  # a coordinator of an earlier version does not tell all of them
     return [sums[key] for key in sorted(sums)]
 
 

@@ -113,6 +113,17 @@ def test_what_is_taken_by_right_of_another_is_told() -> None:
     assert (books.told("ada")["reclaimed_gpus"], books.told("ada")["shrinks"]) == (2, 1)
 
 
+def test_a_standstill_is_charged_to_whom_it_made_room_for_or_else_to_its_own_owner() -> None:
+    books = Books()
+    books.accounts.count_lost("a", "b", 5.0)  # before the first look nobody is known
+    books.look(world(4, runs("a", "/ada", 2), runs("b", "/bob", 2)))
+    books.accounts.count_lost("a", "b", 7200.0)
+    books.accounts.count_lost("a", None, 3600.0)
+    books.accounts.count_lost("a", "gone", 3600.0)
+    books.accounts.count_lost("gone", "b", 3600.0)
+    assert (books.told("bob")["lost_gpu_hours"], books.told("ada")["lost_gpu_hours"]) == (2.0, 2.0)
+
+
 def test_a_turn_reads_nothing_of_the_past() -> None:
     books, one = Books(), world(4, runs("a", "/ada", 2))
     books.look(one)
@@ -139,6 +150,10 @@ def test_a_second_user_gets_half_of_the_machine_by_one_shrink(tmp_path: Path) ->
     w.submit("his", [1, 2, 4], Behaviour(iterations=100_000), owner="bob")
     w.run(lambda w: w.states() == {"hers": s.RUNNING, "his": s.RUNNING})
     assert (len(w.job("hers").gpu_ids), len(w.job("his").gpu_ids)) == (2, 2)
+    lost = {row["user"]: row["lost_gpu_hours"] for row in usage_view(w.c.loop.accounts.rows(0.0))}
+    assert lost["bob"] > 0 == lost["ada"], "her standstill was for his job, so he is charged"
+    standstill_s = float(w.job("hers").doc["reshape_cost_s"])
+    assert lost["bob"] == pytest.approx(2 * standstill_s / 3600, abs=1e-6), "of the two GPUs that she keeps"
 
 
 def test_a_rigid_job_of_another_user_is_waited_for_and_the_reason_says_who_has_what(tmp_path: Path) -> None:

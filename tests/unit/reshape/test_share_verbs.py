@@ -54,12 +54,13 @@ def test_shares_that_cannot_be_kept_are_refused_with_the_reason(live: Live) -> N
 def test_usage_is_added_up_by_what_is_asked(live: Live) -> None:
     live.coordinator.accounts = [
         account("ada", "V100", 7200.0, borrowed_s=3600.0), account("ada", "K80", 3600.0),
-        account("bob", "V100", 1800.0, reclaimed=2, shrinks=1),
+        account("bob", "V100", 1800.0, lost_s=900.0, reclaimed=2, shrinks=1),
     ]  # fmt: skip
     by_user = call(live, "usage").output.splitlines()
-    assert by_user[0].split()[:4] == ["QUEUE", "USER", "GPU-HOURS", "OWN"]
-    assert by_user[1].split() == ["default", "ada", "3", "2", "1", "0", "0", "0", "0"]
-    assert by_user[2].split() == ["default", "bob", "0.5", "0.5", "0", "0", "2", "1", "0"]
+    assert by_user[0].split()[:4] == ["QUEUE", "USER", "HOURS", "OWN"]
+    assert by_user[1].split() == ["default", "ada", "3", "2", "1", "0", "0", "0", "0", "0"]
+    assert by_user[2].split() == ["default", "bob", "0.5", "0.5", "0", "0", "0.25", "2", "1", "0"]
+    assert max(map(len, by_user)) <= 80
     assert call(live, "usage", "--by", "queue").output.splitlines()[1].split()[:2] == ["default", "3.5"]
     rows = list(csv.DictReader(io.StringIO(call(live, "usage", "--by", "type", "--csv").output)))
     assert [(row["user"], row["gpu_type"], row["gpu_hours"]) for row in rows] == [
