@@ -125,7 +125,7 @@ def test_what_if_opens_with_what_is_expected_and_with_examples_to_click(tab: Chr
     tab.do("[...document.querySelectorAll('.examples button')].find((b) => b.textContent === '2 more V100').click()")
     tab.until("document.querySelector('#answer') !== null")
     assert tab.do("document.querySelectorAll('.gantt').length") == 2
-    assert tab.do("document.querySelector('[name=count]').value") == "+2"
+    assert tab.do("document.querySelector('.questions [name=count]').value") == "+2"
 
 
 def test_a_document_that_was_refused_is_not_called_submitted(tab: Chrome, live: Live) -> None:
@@ -140,13 +140,13 @@ def test_a_document_that_was_refused_is_not_called_submitted(tab: Chrome, live: 
 def test_what_if_is_asked_by_a_form_and_answered_beside_now(tab: Chrome, live: Live, look: str) -> None:
     tab.look(*LOOKS[look])
     go(tab, live, "/what-if")
-    tab.do("document.querySelector('[name=count]').value = '+8'")
-    tab.do("document.querySelector('[name=gpu_type]').value = 'V100'")
+    tab.do("document.querySelector('.questions [name=count]').value = '+8'")
+    tab.do("document.querySelector('.questions [name=gpu_type]').value = 'V100'")
     tab.do("document.querySelector('.questions > button').click()")
     tab.until("document.querySelector('#answer') !== null && document.getElementById('live').textContent === 'live'")
     text = tab.text()
     assert "Then starts" in text and "later-0" in text and "Makespan" in text
-    assert tab.do("document.querySelector('[name=count]').value") == "+8", "what was asked still stands there"
+    assert tab.do("document.querySelector('.questions [name=count]').value") == "+8", "what was asked still stands there"
     assert tab.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert tab.do(CONTRASTS) == []
     tab.screenshot(SCREENSHOTS / f"what-if-answer-{look}.png")

@@ -171,7 +171,8 @@ def platform_of(state: Path) -> LocalPlatform:
 
 
 def doc_of(**more: Any) -> dict[str, Any]:
-    doc = {"_id": "a", "job_id": "a", "uid": "u", "launch": 1, "command": ["true"], "optional_num_gpus": [1]}
+    # Another uid in each process of the session: a launch has a control group by its name.
+    doc = {"_id": "a", "job_id": "a", "uid": f"u{os.getpid()}", "launch": 1, "command": ["true"], "optional_num_gpus": [1]}
     return doc | {"owner": OWNER.pw_name, "owner_uid": OWNER.pw_uid} | more
 
 
