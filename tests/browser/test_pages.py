@@ -146,7 +146,7 @@ def test_what_if_is_asked_by_a_form_and_answered_beside_now(tab: Chrome, live: L
     tab.until("document.querySelector('#answer') !== null && document.getElementById('live').textContent === 'live'")
     text = tab.text()
     assert "Then starts" in text and "later-0" in text and "Makespan" in text
-    assert tab.do("document.querySelector('.questions [name=count]').value") == "+8", "what was asked still stands there"
+    assert tab.do("document.querySelector('.questions [name=count]').value") == "+8", "what was asked stays"
     assert tab.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert tab.do(CONTRASTS) == []
     tab.screenshot(SCREENSHOTS / f"what-if-answer-{look}.png")

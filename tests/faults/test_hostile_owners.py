@@ -172,8 +172,8 @@ def platform_of(state: Path) -> LocalPlatform:
 
 def doc_of(**more: Any) -> dict[str, Any]:
     # Another uid in each process of the session: a launch has a control group by its name.
-    doc = {"_id": "a", "job_id": "a", "uid": f"u{os.getpid()}", "launch": 1, "command": ["true"], "optional_num_gpus": [1]}
-    return doc | {"owner": OWNER.pw_name, "owner_uid": OWNER.pw_uid} | more
+    doc = {"_id": "a", "job_id": "a", "uid": f"u{os.getpid()}", "launch": 1, "command": ["true"]}
+    return doc | {"optional_num_gpus": [1], "owner": OWNER.pw_name, "owner_uid": OWNER.pw_uid} | more
 
 
 def rendered(platform: LocalPlatform, doc: dict[str, Any]) -> str:
