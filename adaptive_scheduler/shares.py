@@ -146,7 +146,7 @@ class Shares:
 
     @cached_property
     def _limiting_parents(self) -> Mapping[str, tuple[str, ...]]:
-        """By queue with any. Queues that are parents of each other are above each other once."""
+        """Return them by queue that has any. Queues that are parents of each other are above each other once."""
         found: dict[str, tuple[str, ...]] = {}
         for name in self.queues:
             above = [name]

@@ -27,7 +27,8 @@ from reshape import shipped
 from sidecar.shim import LIBC, PR_SET_CHILD_SUBREAPER
 
 JOBS, PLAYS, TINY = 100, 20, 2
-GOAL_S, GOAL_WHOLE_S = 0.5, 40.0  # of one core, for a command; until all sidecars have reported
+GOAL_S = 0.5  # of one core, for a command
+GOAL_WHOLE_S = 40.0  # until all sidecars have reported
 COMMAND = ["sh", "-c", "echo step=1 total=1"]
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -56,7 +56,8 @@ class LaunchRecords:
     """Thread-safe. `state`: the state folder; `jobs`: the folder of its jobs and launches."""
 
     def __init__(self, state: Path, jobs: Path) -> None:
-        self._open, self._jobs = state / RECORDS, jobs
+        self._open = state / RECORDS
+        self._jobs = jobs
 
     def keep(self, doc: JobRow) -> None:
         """Write the copy of this document in place of an earlier one."""

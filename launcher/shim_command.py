@@ -51,7 +51,7 @@ def run(
     try:
         # Nothing of ours: what the processes of a job see is in launch.json. `/`: no folder that somebody may remove.
         process = subprocess.Popen(
-            _argv(verb, launch, owner),
+            _command_line(verb, launch, owner),
             env={},
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -73,7 +73,7 @@ def run(
         raise Transient(f"its shim did not {DOES[verb]}{why}")
 
 
-def _argv(verb: Verb, launch: Path, owner: int | None) -> list[str]:
+def _command_line(verb: Verb, launch: Path, owner: int | None) -> list[str]:
     """Return the command. On a shared machine it gives up the rights of root first: nothing of a job has them."""
     python = [sys.executable, "-I", "-S"]
     shim = [*python, str(SHIM), "--folder", str(launch), OPTION[verb]]

@@ -124,7 +124,7 @@ def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
         lambda: _gpus(api),
         lambda: _webhook(api),
         lambda: _rehearsal(api, _pod_of_volcano() if has_volcano else _bare_pod()),
-        lambda: _queues(api) if has_volcano else _devices(api, {"shared"}),
+        lambda: _queues(api) if has_volcano else _device_protection(api, {"shared"}),
         lambda: _network(api),
     ]
     for check in checks:
@@ -508,10 +508,10 @@ def _queues(api: DoctorApi) -> Iterator[Finding]:
     yield Finding("well", f"Jobs are reshaped in: {names}.")
     yield Finding("well", f"{_rights_of(queues)} `shares.yaml` wins where it names a queue; `reshape shares` tells.")
     modes = {(queue["metadata"].get("annotations") or {}).get(DEVICES, "shared") for queue in queues}
-    yield from _devices(api, modes)
+    yield from _device_protection(api, modes)
 
 
-def _devices(api: DoctorApi, modes: Set[str]) -> Iterator[Finding]:
+def _device_protection(api: DoctorApi, modes: Set[str]) -> Iterator[Finding]:
     """Say what protects GPUs of queues in these modes."""
     if "shared" in modes:
         yield from _device_plugin(api)

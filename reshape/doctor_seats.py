@@ -29,7 +29,7 @@ def judge_seats(
     """Yield what is true of seats. `settings`: those of coordinator and launcher; `classes`: the RuntimeClasses."""
     way = settings.get(SEATS, "")
     with_gpus = [node for node in nodes if _has_gpus(node)]
-    if way and not _offers(agents):
+    if way and not _seat_offers(agents):
         yield (
             "missing",
             f"{SEATS} is set, and the agents offer no seats, so no job with GPUs starts: add components/seats, or "
@@ -43,7 +43,7 @@ def judge_seats(
             "Add components/seats (docs/how-to/gpu-pool.md).",
         )
         return
-    without_seats = sorted(_name(node) for node in with_gpus if not _allocatable(node, SEAT))
+    without_seats = sorted(_agent_name(node) for node in with_gpus if not _allocatable(node, SEAT))
     offering = sum(_allocatable(node, SEAT) for node in nodes)
     if without_seats:
         yield (
@@ -55,11 +55,11 @@ def judge_seats(
         yield "well", f"Nodes whose kernel lets pods open their own GPUs only: {offering} (seats by {way})."
     elif not without_seats:
         yield "missing", "No node offers seats, so no job with GPUs starts: look at the agents' logs."
-    yield from _judge_way(way, settings, nodes, {_name(each) for each in classes})
+    yield from _judge_way(way, settings, nodes, {_agent_name(each) for each in classes})
 
 
 def _judge_way(way: str, settings: Mapping[str, str], nodes: Sequence[Doc], classes: set[str]) -> Iterator[Told]:
-    versions = {_name(node): _containerd(node) for node in nodes if _has_gpus(node)}
+    versions = {_agent_name(node): _containerd(node) for node in nodes if _has_gpus(node)}
     ignorant = sorted(name for name, version in versions.items() if version is not None and version < KNOWS_CDI)
     if way == "cdi" and ignorant:
         said = f"containerd of nodes {', '.join(ignorant)} is older than 1.7 and ignores CDI devices"
@@ -78,7 +78,7 @@ def _judge_way(way: str, settings: Mapping[str, str], nodes: Sequence[Doc], clas
         )
 
 
-def _offers(agents: Doc) -> bool:
+def _seat_offers(agents: Doc) -> bool:
     containers = ((agents.get("spec") or {}).get("template") or {}).get("spec", {}).get("containers") or []
     return any(variable.get("name") == SEATS for each in containers for variable in each.get("env") or [])
 
@@ -98,5 +98,5 @@ def _containerd(node: Doc) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _name(each: Doc) -> str:
+def _agent_name(each: Doc) -> str:
     return str((each.get("metadata") or {}).get("name"))

@@ -12,7 +12,7 @@ from reshape_papers.figures.chart import Points
 
 def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path]:
     """Draw values that hold until the next one, a line per name, to `path`.svg and `path`.png; returns both."""
-    figure, axes = _empty(x, y)
+    figure, axes = _empty_axes(x, y)
     for i, (name, points) in enumerate(series.items()):
         if points:
             axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
@@ -26,7 +26,7 @@ NAMED = 10
 
 def lines(series: Mapping[str, Points], path: Path, x: str, y: str, title: str) -> list[Path]:
     """Draw curves, a line per name, to `path`.svg and `path`.png; returns both. Many are drawn without names."""
-    figure, axes = _empty(x, y)
+    figure, axes = _empty_axes(x, y)
     for i, (name, points) in enumerate(series.items()):
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.2)
@@ -36,7 +36,7 @@ def lines(series: Mapping[str, Points], path: Path, x: str, y: str, title: str) 
     return save(figure, path)
 
 
-def _empty(x: str, y: str) -> tuple[Any, Any]:
+def _empty_axes(x: str, y: str) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")

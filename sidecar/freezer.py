@@ -261,7 +261,10 @@ class Freezer:
 
         `locks`: the module `gpu_locks`.
         """
-        self.shim, self.say, self.refused, self.locks = shim, say, refused, locks
+        self.shim = shim
+        self.say = say
+        self.refused = refused
+        self.locks = locks
         self.child: "subprocess.Popen[bytes] | None" = None
         self.asked: dict[str, Any] = {}
         self.verb, self.since, self.said = "", 0.0, b""

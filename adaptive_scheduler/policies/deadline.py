@@ -237,7 +237,8 @@ def _shrink_candidates(
     snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
 ) -> Iterator[RankedCandidate]:
     """Yield a candidate for each count of the job, with the most GPUs that the overdue job could then keep."""
-    profiles, tardiness = snapshot.profiles, Tardiness.estimate(snapshot, times, now, settings)
+    profiles = snapshot.profiles
+    tardiness = Tardiness.estimate(snapshot, times, now, settings)
     for count in job.optional:
         keeps = max((n for n in heavy.optional if n <= node.idle + heavy.num_gpus - count), default=0)
         if not 0 < keeps < heavy.num_gpus:

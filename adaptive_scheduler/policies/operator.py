@@ -29,7 +29,8 @@ def schedule_requests(
     operation under way gets none until that is done. `see` returns a snapshot as one job sees it: without the GPUs that
     are reserved for others. `refuse` returns why the rights of others keep a job from what was requested."""
     asked = sorted(snapshot.where(_is_asked), key=lambda j: (j.submit_s, j.id))
-    times, answers = RemainingTimes.estimate(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
+    times = RemainingTimes.estimate(snapshot) if asked else RemainingTimes({})
+    answers = list[Reshape | Hold]()
     for job in asked:
         if job.wanted is None or job.wanted == job.num_gpus or job.busy or job.state != "running":
             continue

@@ -153,7 +153,9 @@ def _each(value: object) -> list[Doc]:
 
 def view(row: SlamlRow) -> Doc:
     """A Slaml for people: its state, its times in seconds, and the sentence about its verdict or failure."""
-    slaml, status, judged = Slaml.from_row(row), _fields(row.get("status")), _fields(row.get("judged"))
+    slaml = Slaml.from_row(row)
+    status = _fields(row.get("status"))
+    judged = _fields(row.get("judged"))
     bad = [one for one in _each(status.get("conditions")) if one.get("type") == "Completed"]
     failed = bad[0].get("message") if bad and bad[0].get("status") != "True" else ""
     return {

@@ -231,22 +231,22 @@ def job(view: View, moment: Callable[[float], str], now: float, largest: int) ->
         node=words.text(view.get("node")),
         progress=words.progress(view),
         percent=min(100, 100 * done // total) if total else None,
-        time=_time(view, moment, now),
+        time=_time_of_job(view, moment, now),
         time_key=_time_key(view),
         when=when,
         waits=when if when != words.NONE else _why_unforeseen(view),
         at=_sorts_by(view),
         alarm=never or (f"deadline {late}" if late else ""),
-        remark=never or _remark(view),
+        remark=never or _remark_below_name(view),
     )
 
 
-def _remark(view: View) -> str:
+def _remark_below_name(view: View) -> str:
     """Return what to know of a job, without the name that stands above it."""
     return (words.news(view) or "").removeprefix(f"{view.get('job_id')} ")
 
 
-def _time(view: View, moment: Callable[[float], str], now: float) -> str:
+def _time_of_job(view: View, moment: Callable[[float], str], now: float) -> str:
     """Return how long a job ran, or since when it runs or waits, so that a page changes only when something happens."""
     if view.get("finish_ts"):
         return words.brief(_time_key(view)) if view.get("start_ts") else words.NONE

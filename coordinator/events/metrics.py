@@ -171,11 +171,11 @@ class Metrics:
         self._stalled.set(sum(bool(job.stalled or job.idle_in_stop) for job in jobs))
         for reason in REASONS:
             self._pending.labels(reason).set(waits[reason])
-        gpu_states = Count(_state(gpu) for gpu in gpus)
+        gpu_states = Count(_state_of_gpu(gpu) for gpu in gpus)
         if kept:  # nobody else can have them, so that they are no idle GPUs beside jobs that wait
             gpu_states["kept"] = kept
             gpu_states[s.IDLE] -= kept
-        for gauge, states in ((self._jobs, Count(_state(job) for job in jobs)), (self._gpus, gpu_states)):
+        for gauge, states in ((self._jobs, Count(_state_of_gpu(job) for job in jobs)), (self._gpus, gpu_states)):
             gauge.clear()
             for state, count in states.items():
                 gauge.labels(state).set(count)
@@ -203,7 +203,7 @@ def _reason(job: JobRecord) -> str:
     return "pod" if job.doc.get("held_back") else "resources"
 
 
-def _state(record: JobRecord | GpuRecord) -> str:
+def _state_of_gpu(record: JobRecord | GpuRecord) -> str:
     """Return the state; of a GPU that is only not reserved for us one that alarms nobody."""
     unreserved = isinstance(record, GpuRecord) and record.holder is not None and record.used_by_others
     return "not reserved" if unreserved else record.state

@@ -23,7 +23,8 @@ NAME_WORDS = f"{LABEL_WORDS}, or dots"
 ORIGINS = ("record", "volcano")
 POD_WORDS = 'an object with fields of a pod\'s spec, such as {"tolerations": []}'
 LISTS = ("volumes", "containers", "initContainers")  # lists that the launcher extends or merges
-MOST_PARTS, MOST_DEPTH = 10_000, 32
+MOST_PARTS = 10_000
+MOST_DEPTH = 32
 WHOLE = ("cpu", "memory")  # the resources that decide about the class Guaranteed
 
 

@@ -17,7 +17,8 @@ from coordinator.model.tables import JobRow
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
-MAX_CORES, MAX_MEMORY = 1e6, 2.0**60
+MAX_CORES = 1e6
+MAX_MEMORY = 2.0**60
 TOP5 = re.compile(r"value|.*top_?(5|k).*")  # names that trainings print; Keras' default k is 5
 
 

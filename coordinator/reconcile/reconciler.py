@@ -178,7 +178,8 @@ class Reconciler:
         )
 
     def _newcomer(self, coming: JobRecord, tracker: _JobTracker, waited_s: float) -> ComingLaunch:
-        beat, asked = self.reports.newest_of_job(coming), coming.launch in tracker.launched
+        beat = self.reports.newest_of_job(coming)
+        asked = coming.launch in tracker.launched
         up = beat is not None
         late = not up and asked and waited_s > self.config.init_timeout_s
         return ComingLaunch(

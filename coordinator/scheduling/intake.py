@@ -63,7 +63,7 @@ def problems(doc: JobRow, builds_images: bool = False) -> list[str]:
     given = plain(doc)
     wrong = wrong_fields(given, JobSpec)
     right = {name: value for name, value in given.items() if name not in wrong} if wrong else given
-    own = [*_identity(doc), *_counts(doc), *_command(doc), *_values(doc, wrong), *_contents(right)]
+    own = [*_identity(doc), *_counts(doc), *_command(doc), *_wrong_values(doc, wrong), *_wrong_contents(right)]
     others = [*requirements.problems(right), *pod_fields.problems(right), *dependencies.problems(right)]
     others += [*dataset_fields.problems(right), *image_fields.problems(right, builds_images)]
     others += fields.unknown_fields(doc)
@@ -192,7 +192,7 @@ def _command(doc: JobRow) -> Iterator[str]:
         yield from problems_of_value("command", kind, command)
 
 
-def _values(doc: JobRow, wrong: Collection[str]) -> Iterator[str]:
+def _wrong_values(doc: JobRow, wrong: Collection[str]) -> Iterator[str]:
     """Yield a sentence for each value that is not of its field's type, or holds what no document may hold."""
     for name, value in plain(doc).items():
         if name in wrong and name not in JUDGED_APART:
@@ -203,7 +203,7 @@ def _values(doc: JobRow, wrong: Collection[str]) -> Iterator[str]:
         yield "field names must not begin with $ or hold a dot"
 
 
-def _contents(doc: JobRow) -> Iterator[str]:
+def _wrong_contents(doc: JobRow) -> Iterator[str]:
     """Yield a sentence for each value of the right type whose content is not right."""
     for field in DURATIONS:
         if doc.get(field) is not None and requirements.seconds(doc[field]) is None:

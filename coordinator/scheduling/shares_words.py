@@ -31,7 +31,7 @@ def refusal(error: ValidationError, given: Any, kind: Any, whose: str) -> str:
     value = given
     name = ""
     for step in steps:
-        wanted, value = _inside(wanted, value, step)
+        wanted, value = _setting_at(wanted, value, step)
         name = f"an entry of {name}" if step.startswith("[") else f"{name}.{step}" if name else step
     holder = f"{whose}: {name}" if name else whose
     if unknown := UNKNOWN.match(told):
@@ -52,7 +52,7 @@ def _without_null(wanted: Any) -> Any:
     return kinds[0] if len(kinds) == 1 else wanted
 
 
-def _inside(wanted: Any, value: Any, step: str) -> tuple[Any, Any]:
+def _setting_at(wanted: Any, value: Any, step: str) -> tuple[Any, Any]:
     """Return kind and value of one setting, or of an entry of a list or of names with values."""
     if isinstance(wanted, inspect.StructType):
         kind = next(field.type for field in wanted.fields if field.encode_name == step)
@@ -79,9 +79,9 @@ def _first_odd(values: Mapping[str, Any], wanted: Any) -> Any:
 def _words_for(wanted: Any) -> str:
     match wanted:
         case inspect.IntType():
-            return f"a whole number{_bounds(wanted)}"
+            return f"a whole number{_bounds_of_type(wanted)}"
         case inspect.FloatType():
-            return f"a number{_bounds(wanted)}"
+            return f"a number{_bounds_of_type(wanted)}"
         case inspect.BoolType():
             return "true or false"
         case inspect.LiteralType():
@@ -99,6 +99,6 @@ def _words_for(wanted: Any) -> str:
     return "names with a value for each"
 
 
-def _bounds(wanted: inspect.IntType | inspect.FloatType) -> str:
+def _bounds_of_type(wanted: inspect.IntType | inspect.FloatType) -> str:
     most = f"{wanted.le:,}".removesuffix(".0")
     return f" from {wanted.ge:g} to {most}" if wanted.gt is None else f" above {wanted.gt:g}, up to {most}"

@@ -114,7 +114,7 @@ class ClockWatch:
         last = self._last_look()
         beside_s = self._beside_s(last, wall, now)
         began = number(last.get("began"))
-        doubted = _spans(last)
+        doubted = _doubted_spans(last)
         if beside_s == 0.0 or began is None:
             doubted = [*doubted, *_short_span(last)][-DOUBTED:]
             began = wall
@@ -125,7 +125,7 @@ class ClockWatch:
 
     def doubted(self) -> list[Span]:
         """Return the spans of time, in seconds since 1970, by which nothing is to be dated."""
-        return _spans(self._last_look())
+        return _doubted_spans(self._last_look())
 
     def _last_look(self) -> Doc:
         return self._store.get("terms", CLOCK) or {}
@@ -142,7 +142,7 @@ class ClockWatch:
         return beside_s if -JUMP_S <= on_s < STEADY_S else 0.0
 
 
-def _spans(row: Doc) -> list[Span]:
+def _doubted_spans(row: Doc) -> list[Span]:
     pairs = (one for one in _listed(row.get("doubted")) if isinstance(one, list) and len(one) == 2)
     known = ((number(since), number(until)) for since, until in pairs)
     return [(since, until) for since, until in known if since is not None and until is not None]

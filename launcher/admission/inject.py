@@ -156,7 +156,8 @@ def placed_pod(pod: Mapping[str, Any], node: str | None, labels: Doc, annotation
 
     Kubernetes lets such a pod's node be narrowed, and its labels and annotations be set.
     """
-    meta, spec = pod["metadata"], dict(pod.get("spec") or {})
+    meta = pod["metadata"]
+    spec = dict(pod.get("spec") or {})
     gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != NODE_GATE]
     _pin(spec, node)
     placed: list[Doc] = [] if node is None else [{"op": "add", "path": "/spec/affinity", "value": spec["affinity"]}]

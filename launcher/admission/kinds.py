@@ -26,7 +26,8 @@ BY_LABEL = (
 )
 BY_OWNER = {"ReplicaSet": "Deployment"}
 FIX = "Train as a Volcano Job, a batch Job with one pod, a bare pod or a record (`reshape submit`) to be reshaped"
-POD, BATCH_JOB = "pod", "batch Job"
+POD = "pod"
+BATCH_JOB = "batch Job"
 JOB_SET_SIZE = "jobset.sigs.k8s.io/global-replicas"  # label of all pods of a JobSet: how many Jobs it has
 INDEX = "batch.kubernetes.io/job-completion-index"  # label of the pods of an Indexed Job
 KUEUE = "kueue.x-k8s.io/queue-name"  # label of what Kueue admits: the name of a LocalQueue
@@ -122,7 +123,7 @@ def left_alone(owners: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | 
     return (
         f"Pods in queue {queue} are reshaped, but of other kinds than Volcano Jobs only those that ask for it. This "
         f"one belongs to {whose(owners, labels)}: it runs as it is, without a sidecar, and nobody keeps GPUs of others "
-        f"from it. {_advice(owners)}, or take another queue."
+        f"from it. {_advice_on_kind(owners)}, or take another queue."
     )
 
 
@@ -135,7 +136,7 @@ def refused(owners: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | Non
     )
 
 
-def _advice(owners: Sequence[Mapping[str, Any]]) -> str:
+def _advice_on_kind(owners: Sequence[Mapping[str, Any]]) -> str:
     """Return what lets a pod be reshaped that runs as it is."""
     owner = controller_of(owners)
     if owner is None or owner.get("kind") == "Pod" or is_batch_job(owner):

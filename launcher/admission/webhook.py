@@ -162,7 +162,7 @@ class Injector:
                 self._tell(request, _first_owner(pod), namespace, "NotReshaped", str(why))
             except CannotInject as why:
                 outcome = "refused"
-                answer |= _refusal(why)
+                answer |= _refusal_answer(why)
                 whom = _owner(pod.get("metadata") or {}) or _first_owner(pod)
                 self._tell(request, whom, namespace, why.reason, str(why))
             except Transient as why:  # Volcano tries again, and one with a gate waits with it
@@ -182,7 +182,7 @@ class Injector:
             try:
                 answer |= self._changed_batch_job(request)
             except CannotInject as why:
-                return "refused", answer | _refusal(why)
+                return "refused", answer | _refusal_answer(why)
         elif group == VOLCANO_GROUP:
             answer |= self._changed_job(request)
         return "owned" if operation == "CREATE" else "unchanged", answer
@@ -453,7 +453,7 @@ def _user_of(request: Doc) -> str:
     return str((request.get("userInfo") or {}).get("username") or "")
 
 
-def _refusal(why: CannotInject) -> Doc:
+def _refusal_answer(why: CannotInject) -> Doc:
     return {"allowed": False, "status": {"code": 400, "reason": why.reason, "message": str(why)}}
 
 

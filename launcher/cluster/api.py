@@ -120,7 +120,7 @@ class KubernetesApi:
         about = {"apiVersion": KINDS[kind].version, "kind": kind}
         more = ""
         while True:
-            query = [("limit", str(PAGE)), *([("continue", more)] if more else []), *_selected(labels, fields)]
+            query = [("limit", str(PAGE)), *([("continue", more)] if more else []), *_selector_query(labels, fields)]
             found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
             meta = found.get("metadata") or {}
             more = str(meta.get("continue") or "")
@@ -144,7 +144,7 @@ class KubernetesApi:
         knows `since`, `Transient` when the connection fails or falls silent.
         """
         query = [("watch", "true"), ("resourceVersion", since), ("timeoutSeconds", str(seconds))]
-        query += [("allowWatchBookmarks", "true"), *_selected(labels, fields)]
+        query += [("allowWatchBookmarks", "true"), *_selector_query(labels, fields)]
         yield from self._stream(KINDS[kind].path(namespace), query, seconds + SLACK_S)
 
     def create(self, doc: Doc) -> Doc:
@@ -223,7 +223,8 @@ class KubernetesApi:
 
     def serves_kind(self, kind: str) -> bool:
         """Return whether objects of this kind can be made. False while its definition is being deleted, with them."""
-        version, plural = KINDS[kind].version, KINDS[kind].plural
+        version = KINDS[kind].version
+        plural = KINDS[kind].plural
         group = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
             found = self._ask("get", group).get("resources") or []
@@ -290,7 +291,7 @@ def _connect(kubeconfig: str | None, context: str | None) -> Any:
     return dynamic.DynamicClient(client.ApiClient(settings), discoverer=lambda *_: None)
 
 
-def _selected(labels: str | None, fields: str | None) -> list[tuple[str, str]]:
+def _selector_query(labels: str | None, fields: str | None) -> list[tuple[str, str]]:
     return [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
 
 

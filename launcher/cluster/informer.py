@@ -178,7 +178,11 @@ class Informer:
             self._items = new
         self._note(dict.fromkeys(old.keys() - new.keys()))  # first: another may have the name of one that is gone
         self._note({uid: item for uid, item in new.items() if item != old.get(uid)})
-        self._tries, self.in_step, self.known, self.absent, self.trouble = 0, True, True, False, ""
+        self._tries = 0
+        self.in_step = True
+        self.known = True
+        self.absent = False
+        self.trouble = ""
         self._changed()
         return version
 

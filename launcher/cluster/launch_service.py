@@ -473,7 +473,8 @@ class LaunchService:
         rendered = folder / "job.json"
         rendered.write_text(json.dumps(job), encoding="utf-8")
         self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
-        kind, namespace = "Job" if self._settings.volcano else "BatchJob", self._states.namespace(doc)
+        kind = "Job" if self._settings.volcano else "BatchJob"
+        namespace = self._states.namespace(doc)
         if not self._applied(record, cancelled):
             self._cluster.delete(kind, record["_id"], namespace)
             self._cluster.delete("Secret", record["_id"], namespace)

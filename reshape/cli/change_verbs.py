@@ -91,13 +91,13 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
 
     def reshape_one(name: str) -> None:
         answer = {"decision_id": client.reshape(name, count, force)}
-        outcome = _resized(client.job(name), count) if settings.output == "table" else ""
+        outcome = _resize_outcome(client.job(name), count) if settings.output == "table" else ""
         print_out(settings, answer, lambda _: f"{outcome}; `reshape explain {name}` shows the result.")
 
     with_job_id(client, job_id, reshape_one)
 
 
-def _resized(job: Job, count: int | None) -> str:
+def _resize_outcome(job: Job, count: int | None) -> str:
     """Return what a new GPU count means to a job as it is now; None lets the scheduler choose the count."""
     name = job["job_id"]
     waits = job["state"] == "submitted"

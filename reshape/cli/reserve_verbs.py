@@ -110,7 +110,7 @@ def reserve(
 
 
 def _told_reservation(view: dict[str, Any]) -> str:
-    gpus = f"{view['gpus']} GPU{'s' * (view['gpus'] != 1)} of {_names(view)}"
+    gpus = f"{view['gpus']} GPU{'s' * (view['gpus'] != 1)} of {_node_names(view)}"
     verb = "is" if view["gpus"] == 1 else "are"
     kept = f"{gpus} {verb} reserved for {view['user']} from {shown(view['from'])} until {shown(view['until'])}"
     being = "is" if view["missing"] == 1 else "are"
@@ -119,7 +119,7 @@ def _told_reservation(view: dict[str, Any]) -> str:
     return f"{kept}.{freeing} `reshape unreserve {view['reservation_id']}` gives {them} back."
 
 
-def _names(view: dict[str, Any]) -> str:
+def _node_names(view: dict[str, Any]) -> str:
     """Return the nodes of a reservation for people."""
     *others, last = view["nodes"]
     return f"{', '.join(others)} and {last}" if others else str(last)
@@ -171,4 +171,4 @@ def unreserve(settings: CliSettings, reservation_id: str) -> None:
 
 
 def _told_cancelled(view: dict[str, Any]) -> str:
-    return f"{view['reservation_id']} is cancelled: its GPUs of {_names(view)} are kept for nobody."
+    return f"{view['reservation_id']} is cancelled: its GPUs of {_node_names(view)} are kept for nobody."

@@ -94,7 +94,7 @@ def _share_tables(view: dict[str, Any]) -> str:
         [
             one["queue"],
             f"{one['weight']:g}",
-            _guarantee(one),
+            _guarantee_cell(one),
             *_cells(one["limit"], one["entitled"], one["held"], one["borrowed"], one["demand"], one["used_gpu_hours"]),
             _wait(one),
         ]
@@ -119,7 +119,7 @@ def _share_tables(view: dict[str, Any]) -> str:
     return "\n\n".join([*parts, table(USERS, users)] if users else parts)
 
 
-def _guarantee(queue: dict[str, Any]) -> str:
+def _guarantee_cell(queue: dict[str, Any]) -> str:
     by_type = [f"{count}x{gpu_type}" for gpu_type, count in queue.get("guaranteed_types", {}).items()]
     return ",".join(by_type) or str(queue["guaranteed"])
 

@@ -25,7 +25,7 @@ def _gpu_changes(_: click.Context, __: click.Parameter, given: tuple[tuple[str, 
     return found
 
 
-def _documents(_: click.Context, __: click.Parameter, given: tuple[Any, ...]) -> list[Any]:
+def _parse_documents(_: click.Context, __: click.Parameter, given: tuple[Any, ...]) -> list[Any]:
     if not given:
         return []
     from reshape.cli import documents
@@ -33,7 +33,7 @@ def _documents(_: click.Context, __: click.Parameter, given: tuple[Any, ...]) ->
     return [doc for file in given for doc in documents.read(file.read())]
 
 
-def _weights(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
+def _parse_weights(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in given:
         name, _sign, weight = one.rpartition("=")
@@ -57,7 +57,7 @@ class _WhatIf(click.Command):
 
 @click.command("what-if", cls=_WhatIf)
 @click.option(
-    "--submit", type=click.File("rb"), multiple=True, callback=_documents, help="Job documents, JSON or YAML."
+    "--submit", type=click.File("rb"), multiple=True, callback=_parse_documents, help="Job documents, JSON or YAML."
 )
 @click.option(
     "--gpus",
@@ -77,7 +77,7 @@ class _WhatIf(click.Command):
     "--weight",
     "weights",
     multiple=True,
-    callback=_weights,
+    callback=_parse_weights,
     metavar="NAME=N",
     help="Another weight of a queue or user, such as vision=2.",
 )
@@ -91,12 +91,12 @@ def what_if(settings: CliSettings, /, deadlines: tuple[str, ...], **changes: Any
     from reshape.output import forecast_table
 
     client = settings.client()
-    found = client.what_if(**changes, deadlines=dict(map(_deadline, deadlines)))
+    found = client.what_if(**changes, deadlines=dict(map(_parse_deadline, deadlines)))
     print_out(settings, forecast_table.as_object(found), lambda _: forecast_table.as_table(found))
     tell_trouble(client)
 
 
-def _deadline(given: str) -> tuple[str, float]:
+def _parse_deadline(given: str) -> tuple[str, float]:
     from coordinator.errors import Rejected
     from coordinator.forecasts.what_if import deadline_s
 

@@ -23,7 +23,11 @@ View = Mapping[str, Any]
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
 NOBODY = "No job waits or runs: `reshape submit -- COMMAND` starts one."
-IDLE, RESERVED, KEPT, FAULTY, MANY = ".", "+", "-", "!", "#"
+IDLE = "."
+RESERVED = "+"
+KEPT = "-"
+FAULTY = "!"
+MANY = "#"
 MOST_NODES = 12
 MOST_DECISIONS = 5
 

@@ -38,13 +38,13 @@ def run(
         signal.signal(number, lambda *_: end.set())
     key = _read_key(keys / "agent.key")
     try:
-        offered = _seats(seats, machine, pod_ip, key)
+        offered = _seats_of_node(seats, machine, pod_ip, key)
         agent = NodeAgent(
             node, coordinator, key, heartbeat, emulated, pod_resources, offered.address if offered else ""
         )
     except AgentError as error:
         raise Rejected(str(error)) from None
-    with serving_metrics(metrics_port), _offering(offered):
+    with serving_metrics(metrics_port), _seat_plugin(offered):
         agent.run(end)
     return 0
 
@@ -56,7 +56,7 @@ def _read_key(path: Path) -> bytes:
         raise Rejected(f"The key {path} cannot be read: {error.strerror}; `reshape setup` makes it.") from None
 
 
-def _seats(kind: str | None, machine: Path | None, pod_ip: str | None, key: bytes) -> Seats | None:
+def _seats_of_node(kind: str | None, machine: Path | None, pod_ip: str | None, key: bytes) -> Seats | None:
     """Return the seats that this node offers; None without. `Rejected` where a setting is missing."""
     if kind is None:
         return None
@@ -69,7 +69,7 @@ def _seats(kind: str | None, machine: Path | None, pod_ip: str | None, key: byte
 
 
 @contextmanager
-def _offering(seats: Seats | None) -> Iterator[None]:
+def _seat_plugin(seats: Seats | None) -> Iterator[None]:
     if seats is None:
         yield
         return

@@ -204,7 +204,8 @@ class Elastic:
             return ""
         from reshape_hooks.adapters import order
 
-        before, now = self._samples, order.samples_of_batch(loader, self._ranks.size)
+        before = self._samples
+        now = order.samples_of_batch(loader, self._ranks.size)
         self._samples = now
         if not self._batch or before is None or now is None or before == now:
             return ""

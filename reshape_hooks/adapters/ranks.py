@@ -65,14 +65,14 @@ class Ranks:
         return values
 
 
-def _number(name: str) -> int:
+def _number_in_variable(name: str) -> int:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else 1
 
 
 def several() -> bool:
     """Return whether this process is one of several that train together, by its environment or `torch.distributed`."""
-    if any(_number(name) > 1 for name in SIZES):
+    if any(_number_in_variable(name) > 1 for name in SIZES):
         return True
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):

@@ -253,7 +253,7 @@ def on_this_machine(plan: LivePlan, contender: Contender, folder: Path) -> Itera
 
 def _run(plan: LivePlan, contender: Contender, system: LiveSystem, ended: Callable[[int], None]) -> list[View]:
     """Run all jobs under one contender; return its events."""
-    _teach(system.client, plan)
+    _teach_profile(system.client, plan)
     limit_s = PATIENCE_S + PATIENCE * max(job.arrival_s for job in plan.jobs)
     follower = Follower(system.client, lambda event, seconds: None, time.monotonic() + limit_s, system.after)
     with _arriving(system, plan, contender, follower.give_up):
@@ -261,7 +261,7 @@ def _run(plan: LivePlan, contender: Contender, system: LiveSystem, ended: Callab
     return follower.events
 
 
-def _teach(client: Client, plan: LivePlan) -> None:
+def _teach_profile(client: Client, plan: LivePlan) -> None:
     """Give a coordinator the profile of the scaled jobs. Raises `RunFailed`."""
     try:
         if not scaling.uses_cpu(plan.workload):

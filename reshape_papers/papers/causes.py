@@ -214,7 +214,8 @@ def _noisy(workload: Workload, share: float) -> Workload:
 
     def with_noise(work: CpuWork) -> CpuWork:
         assert work.curve is not None  # all jobs of FlowCon have one
-        smooth, sigma = work.curve, share * (work.curve(0.0) - work.curve(1.0))
+        smooth = work.curve
+        sigma = share * (work.curve(0.0) - work.curve(1.0))
 
         def curve(done: float) -> float:
             return smooth(done) + random.Random(f"{workload.seed} {work.kind} {done:.9f}").gauss(0.0, sigma)

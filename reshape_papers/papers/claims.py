@@ -153,7 +153,8 @@ CLAIMS: tuple[Claim, ...] = (
 
 def binpack(simulated: Figures, live: Figures) -> Claim:
     """Return the row of Slaml's claim that binpack alone has the highest response time."""
-    times, really = _response_times(simulated), _response_times(live)
+    times = _response_times(simulated)
+    really = _response_times(live)
     ran = not any(map(math.isnan, really.values()))
     return Claim(
         SLAML, "Figure 4", "binpack alone has the highest response time", "`reshape paper deadline-binpack`",

@@ -72,21 +72,23 @@ def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
 
 def row(name: str, figure: PublishedFigure, simulated: Figures, live: Figures) -> tuple[str, ...]:
     """Return the cells of one figure, in the order of `COLUMNS`: simulated and live each have their own verdict."""
-    found, really = results.kept_figure(simulated, name, figure), results.kept_figure(live, name, figure)
-    verdict, lived = "not simulated", NONE
+    found = results.kept_figure(simulated, name, figure)
+    really = results.kept_figure(live, name, figure)
+    verdict = "not simulated"
+    lived = NONE
     if found:
         verdict = verdicts.verdict_on(figure, found["ours"], simulated[name]["seeds"], found["spread"]) or NONE
     if really:
         lived = verdicts.live_verdict_on(figure, really["ours"], live[name]["seeds"], really["spread"]) or NONE
     measure = figure.label + (f" to {figure.against}" if figure.against else "")
     return (
-        f"`{figure.policy}`", f"`{measure}`", _papers(figure),
+        f"`{figure.policy}`", f"`{measure}`", _cell_of_paper(figure),
         _cell(found), verdict, NONE if _needs_no_reason(verdict) else reasons.reason_of(name, figure) or "",
         _cell(really), lived, NONE if _needs_no_reason(lived) else reasons.live_reason_of(name, figure, lived) or "",
     )  # fmt: skip
 
 
-def _papers(figure: PublishedFigure) -> str:
+def _cell_of_paper(figure: PublishedFigure) -> str:
     if figure.paper is not None:
         return f"{figure.paper:g}"
     return NONE if figure.is_ours else "falls"

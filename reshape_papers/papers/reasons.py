@@ -113,7 +113,7 @@ TEXTS: Mapping[str, str] = {
     "load": "In the paper a node's load slows all of its pods. At our load of nine tenths both nodes are full whatever "
     "the placement, so binpack's response time is within 2 % of the others'. At a third of that load, and with more "
     "speed lost to other pods on the node, it is the highest.",
-}  # fmt: skip
+}
 
 LIVE_TEXTS: Mapping[str, str] = {
     "live-costs": "The jobs, their speeds and what the default scheduler wastes are those of the simulation. Other "
@@ -136,7 +136,7 @@ LIVE_TEXTS: Mapping[str, str] = {
     "from one job for another.",
     "live-short": "A job takes a minute or two here, and in that time the method costs what it costs jobs that take "
     "hours: a sidecar reports seconds after the decision, and each task of a job waits for that.",
-}  # fmt: skip
+}
 """Reasons of live figures: none says what the simulation says, which misses for reasons of its own."""
 
 _RULES: Sequence[tuple[str, str, str, str]] = (  # experiment, policy, measure, reason

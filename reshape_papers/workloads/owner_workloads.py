@@ -77,7 +77,7 @@ def starvation(seed: int = 0, hours: float = 26.0) -> Workload:
     rows = [{"job_type": "t", "gpu_type": "GPU", "num_gpus": 1, "seconds_per_iteration": 1.0, "origin": "given"}]
     setup = PolicySetup("sidecar", LooksAgain(decide), Costs.in_place(DEFAULT_OVERHEADS), Profiles.from_rows(rows))
     ordered = tuple(sorted(jobs, key=lambda job: (job.arrival_s, job.id)))
-    return Workload("starvation", seed, ordered, (_node(4),), (setup,), invented=("all jobs",))
+    return Workload("starvation", seed, ordered, (_node_name(4),), (setup,), invented=("all jobs",))
 
 
 def lab(seed: int) -> Workload:
@@ -94,7 +94,7 @@ def lab(seed: int) -> Workload:
     setup = next(one for one in given.policy_setups if one.name == "sidecar")
     setup = replace(setup, plan=LooksAgain(setup.plan))
     ordered = tuple(sorted(jobs, key=lambda job: (job.arrival_s, job.id)))
-    return replace(given, name="lab", jobs=ordered, nodes=(_node(LAB_GPUS),), policy_setups=(setup,))
+    return replace(given, name="lab", jobs=ordered, nodes=(_node_name(LAB_GPUS),), policy_setups=(setup,))
 
 
 def three_teams(workload: Workload, seed: int) -> Workload:
@@ -111,7 +111,7 @@ def three_teams(workload: Workload, seed: int) -> Workload:
 
 def crowded_philly(data: Path, seed: int) -> Workload:
     """Return 100 jobs of the Philly trace, of at most three hours, that arrive four times as fast as 16 V100 work."""
-    given = replay("philly", data, PHILLY_READ, tuple(_node(4, f"n{i}", "V100") for i in range(4)))
+    given = replay("philly", data, PHILLY_READ, tuple(_node_name(4, f"n{i}", "V100") for i in range(4)))
     rng = random.Random(seed)
     lasted = {job.id: job.iterations / speed_up(job.fixed_gpus) for job in given.jobs}
     fitting = [job for job in given.jobs if PHILLY_SHORTEST_S <= lasted[job.id] <= PHILLY_LONGEST_S]
@@ -125,9 +125,9 @@ def crowded_philly(data: Path, seed: int) -> Workload:
 
 def gavel_on(data: Path, kinds: Sequence[tuple[str, str, int]]) -> Workload:
     """Return the Gavel trace on nodes of eight GPUs. `kinds`: prefix of names, GPU type and number of nodes of each."""
-    nodes = tuple(_node(PER_NODE, f"{name}{i}", gpu_type) for name, gpu_type, count in kinds for i in range(count))
+    nodes = tuple(_node_name(PER_NODE, f"{name}{i}", gpu_type) for name, gpu_type, count in kinds for i in range(count))
     return replay(GAVEL_TRACE, data, None, nodes)
 
 
-def _node(count: int, name: str = "node", gpu_type: str = "GPU") -> Node:
+def _node_name(count: int, name: str = "node", gpu_type: str = "GPU") -> Node:
     return Node(name, gpu_type, tuple(Gpu(f"{name}{i}") for i in range(count)))

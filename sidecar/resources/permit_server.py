@@ -55,21 +55,21 @@ class PermitServer:
     def answer(self, path: str, body: bytes, signature: str) -> tuple[int, bytes]:
         """Return status and body for a call."""
         if path != self.path:
-            return 409, _refused("This call was made to an earlier agent of this node.")
+            return 409, _refusal_answer("This call was made to an earlier agent of this node.")
         if not signed(self._key, "POST", path, body, signature):
-            return 401, _refused("Not a call of the coordinator.")
+            return 401, _refusal_answer("Not a call of the coordinator.")
         try:
             call = CALL.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return 400, _refused(f"The call cannot be read: {error}.")
+            return 400, _refusal_answer(f"The call cannot be read: {error}.")
         try:
             return 200, msgspec.json.encode(PermitReply(signature, self._filters.obey(call)))
         except StaleCall as stale:
-            return 409, _refused(f"{stale}.")
+            return 409, _refusal_answer(f"{stale}.")
         except Unable as fault:
-            return 503, _refused(f"{fault}.")
+            return 503, _refusal_answer(f"{fault}.")
         except OSError as fault:
-            return 503, _refused(f"{device_filter.why_refused(fault)}.")
+            return 503, _refusal_answer(f"{device_filter.why_refused(fault)}.")
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -130,5 +130,5 @@ def _end_reading(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RD)
 
 
-def _refused(sentence: str) -> bytes:
+def _refusal_answer(sentence: str) -> bytes:
     return msgspec.json.encode({"error": sentence})

@@ -134,7 +134,7 @@ class SeatPlugin:
         names = [f"nvidia{minor}" for minor in minors]
         names += [name for name in BESIDE if Path(DEVICES, name).exists()]
         variable = encode_field(1, "NVIDIA_VISIBLE_DEVICES") + encode_field(2, "all")
-        return encode_field(1, variable) + b"".join(encode_field(3, _device(name)) for name in names)
+        return encode_field(1, variable) + b"".join(encode_field(3, _device_spec(name)) for name in names)
 
     def _before_start(self, grpc: Any) -> Callable[[bytes, Any], bytes]:
         def answer(request: bytes, context: Any) -> bytes:
@@ -168,6 +168,6 @@ def _registration() -> bytes:
     return about + encode_field(4, options)
 
 
-def _device(name: str) -> bytes:
+def _device_spec(name: str) -> bytes:
     """Return a DeviceSpec: the path in the container, that on the machine, permissions."""
     return encode_field(1, f"/dev/{name}") + encode_field(2, f"{DEVICES}/{name}") + encode_field(3, "rw")

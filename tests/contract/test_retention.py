@@ -289,9 +289,17 @@ def test_a_job_that_ended_while_the_clock_was_years_back_is_not_old_once_that_is
         clock.time = 5.0
     boot = "two" if boots else "one"
     watched(clock, store, boot, seconds=600.0)
-    store.insert("jobs", {
-        "_id": "a", "job_id": "a", "uid": "u-a", "state": "completed", "closed": True, "finish_ts": clock.wall(),
-    })  # fmt: skip
+    store.insert(
+        "jobs",
+        {
+            "_id": "a",
+            "job_id": "a",
+            "uid": "u-a",
+            "state": "completed",
+            "closed": True,
+            "finish_ts": clock.wall(),
+        },
+    )
     ended(store, "b", 50.0)
     clock.base += 300 * DAY
     for _ in range(3):

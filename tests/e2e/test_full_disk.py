@@ -97,7 +97,10 @@ def test_a_job_that_is_held_on_a_full_disk_keeps_what_it_has_in_memory_until_the
     disk: Path, tmp_path: Path
 ) -> None:
     """Its checkpoint of a reshape is in memory first; its script then fails at each start, as its own log is full."""
-    state, rows, fails, filler = tmp_path / "s", tmp_path / "rows", tmp_path / "fails", disk / "filler"
+    state = tmp_path / "s"
+    rows = tmp_path / "rows"
+    fails = tmp_path / "fails"
+    filler = disk / "filler"
     state.mkdir(mode=0o700)
     (state / "jobs").symlink_to(disk)
     with running(state, "2xV100") as up:

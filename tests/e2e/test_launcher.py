@@ -246,7 +246,8 @@ def test_output_is_read_in_pieces_and_from_the_start_of_a_new_file(ground: Groun
 
 
 def test_a_code_folder_without_its_full_path_is_said_so(ground: Ground) -> None:
-    platform, doc = ground.platform(), doc_of(code="no/such/folder")
+    platform = ground.platform()
+    doc = doc_of(code="no/such/folder")
     platform.launch(doc)
     sentence = eventually(lambda: platform.failure(doc))
     assert sentence == "its `code` must be the full path of a folder on this machine, not no/such/folder"
@@ -276,7 +277,8 @@ time.sleep(517.25)
 
 def test_a_command_that_fails_reaches_the_user_as_one_sentence(ground: Ground, stand_in: Callable[[str], Path]) -> None:
     stand_in("import sys; sys.exit('the disk is full')")
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     sentence = eventually(lambda: platform.failure(doc))
     assert sentence == "its shim did not start: the disk is full"
@@ -288,14 +290,16 @@ def test_a_command_that_fails_reaches_the_user_as_one_sentence(ground: Ground, s
 
 def test_a_command_that_is_killed_is_said_so(ground: Ground, stand_in: Callable[[str], Path]) -> None:
     stand_in("import os; os.kill(os.getpid(), 9)")
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     assert eventually(lambda: platform.failure(doc)) == "its shim did not start: the command ended with -9"
 
 
 def test_a_command_that_cannot_begin_is_said_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shim_command.sys, "executable", "/no/such/python")
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     assert eventually(lambda: platform.failure(doc)) == "its shim did not start: No such file or directory"
 
@@ -305,7 +309,8 @@ def test_a_command_that_does_not_end_is_stopped_and_leaves_no_process(
     ground: Ground, stand_in: Callable[[str], Path], code: str
 ) -> None:
     stand_in(code)
-    platform, doc = ground.platform(launch_timeout_s=1.0), doc_of()
+    platform = ground.platform(launch_timeout_s=1.0)
+    doc = doc_of()
     platform.launch(doc)
     assert eventually(lambda: platform.failure(doc)) == "its shim did not start within 1 s"
     assert not processes_of(platform.folders(doc).launch)
@@ -320,7 +325,8 @@ def test_who_holds_the_output_of_a_command_that_has_ended_holds_up_nobody(
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
         "sys.exit(3)"  # without a word: all that could be read is the child's
     )
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     try:
         assert eventually(lambda: platform.failure(doc)) == "its shim did not start: the command ended with 3"
@@ -330,7 +336,8 @@ def test_who_holds_the_output_of_a_command_that_has_ended_holds_up_nobody(
 
 def test_removing_does_not_wait_for_a_launch_that_hangs(ground: Ground, stand_in: Callable[[str], Path]) -> None:
     stand_in(HANGS)
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     eventually(lambda: processes_of(platform.folders(doc).launch))
     assert not platform.gone(doc)
@@ -341,7 +348,8 @@ def test_removing_does_not_wait_for_a_launch_that_hangs(ground: Ground, stand_in
 
 def test_closing_waits_for_commands_only_so_long(ground: Ground, stand_in: Callable[[str], Path]) -> None:
     stand_in(HANGS)
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     eventually(lambda: processes_of(platform.folders(doc).launch))
     platform.stop_all(0.1)
@@ -391,7 +399,8 @@ class Orphan:
 
     def __init__(self, ground: Ground, folder: Path, doc: dict[str, Any]) -> None:
         self.platform = ground.platform()
-        self.launch, self.go = self.platform.folders(doc).launch, folder / "go"
+        self.launch = self.platform.folders(doc).launch
+        self.go = folder / "go"
         late = folder / "late.py"
         late.write_text(LATE.format(go=str(self.go), shim=str(SHIM)))
         script = KILLED.format(late=str(late), state=str(ground.state), master=MASTER, doc=doc)
@@ -432,7 +441,8 @@ def test_a_shim_that_gets_its_lock_only_after_its_launch_was_removed_ends(
     ground: Ground, stand_in: Callable[[str], Path]
 ) -> None:
     stand_in("raise SystemExit('only the files are written')")
-    platform, doc = ground.platform(), doc_of()
+    platform = ground.platform()
+    doc = doc_of()
     platform.launch(doc)
     eventually(lambda: platform.failure(doc))
     launch = platform.folders(doc).launch
@@ -449,7 +459,8 @@ def test_a_shim_that_gets_its_lock_only_after_its_launch_was_removed_ends(
 
 @pytest.mark.parametrize("name", ["$HOME", "{{ x }}", "{% x %}", "a\nb"])
 def test_a_state_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
-    ground, doc = Ground(tmp_path / name), doc_of()
+    ground = Ground(tmp_path / name)
+    doc = doc_of()
     platform = ground.platform()
     try:
         shim = launched(platform, doc)

@@ -96,7 +96,8 @@ def play_by_hand(name: str, launch: Path) -> None:
 def test_by_hand_an_operator_starts_and_ends_a_launch_as_the_launcher_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground, doc = Ground(tmp_path / "state"), doc_of()
+    ground = Ground(tmp_path / "state")
+    doc = doc_of()
     platform = ground.platform()
     with monkeypatch.context() as patched:
         patched.setattr(shim_command, "SHIM", tmp_path / "none.py")

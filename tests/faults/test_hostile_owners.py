@@ -206,7 +206,8 @@ def test_links_in_the_folders_of_a_launch_change_no_file_of_root(place: Path, se
 def test_by_hand_too_a_command_runs_as_the_owner_of_its_launch(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    platform, doc = platform_of(place / "state"), doc_of()
+    platform = platform_of(place / "state")
+    doc = doc_of()
     try:
         rendered(platform, doc)
         script = place / "says_who.py"

@@ -134,7 +134,8 @@ def test_a_container_that_starts_again_changes_nothing(machine: Machine) -> None
 
 
 def test_a_gpu_is_closed_to_one_pod_before_it_is_opened_to_another(machine: Machine) -> None:
-    one, other = machine.pod(), machine.pod("kubepods/besteffort")
+    one = machine.pod()
+    other = machine.pod("kubepods/besteffort")
     machine.filters.close([one.uid, other.uid])
     machine.open(one, 5, 0, 1)
     machine.open(other, 1, 1)
@@ -156,7 +157,8 @@ def test_an_older_call_is_refused_and_a_new_agent_goes_on_from_the_kernel(machin
 
 
 def test_groups_of_systemd_are_found(machine: Machine) -> None:
-    where, name = "kubepods.slice/kubepods-burstable.slice", "kubepods-burstable-pod{slice}.slice"
+    where = "kubepods.slice/kubepods-burstable.slice"
+    name = "kubepods-burstable-pod{slice}.slice"
     pod = machine.pod(where, name)
     machine.filters.close([pod.uid])
     assert pod.opens == "closed closed"

@@ -152,7 +152,8 @@ def _words_of_number(kind: Any, whole: bool) -> str:
     unit = said_of(kind, "unit")
     noun = f"a number of {unit}" if unit else "a whole number" if whole else "a number"
     bounds = {name: next((b for m in metas if (b := getattr(m, name)) is not None), None) for name in BOUNDS}
-    least, most = bounds["ge"], bounds["le"]
+    least = bounds["ge"]
+    most = bounds["le"]
     if bounds["gt"] is not None and bounds["lt"] is not None:
         return f"{noun} between {bounds['gt']:g} and {bounds['lt']:g}"
     if least is None or most is None or least <= -LARGEST or most >= LARGEST - 1:

@@ -40,7 +40,8 @@ from coordinator.webhooks import WEBHOOK, WEBHOOK_WORDS
 MAX_GPUS = 65_536
 MAX_TASKS = 1_000
 MOST_PRIORITY = 1_000_000
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000
+LEAST_WEIGHT = 0.001
+MOST_WEIGHT = 1_000
 LONGEST_JOB_ID = 128
 JOB_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_JOB_ID - 1}}}")
 JOB_ID_WORDS = (
@@ -48,7 +49,8 @@ JOB_ID_WORDS = (
     "that begin with a letter or digit"
 )
 PROGRESS_GROUPS = ("iteration", "epoch")  # of `progress_pattern`; one of them is needed
-NOTHING, NOT_KNOWN = "none", "not known"
+NOTHING = "none"
+NOT_KNOWN = "not known"
 
 
 def about(meaning: str, default: str, example: Any) -> Meta:
@@ -487,7 +489,7 @@ class Field:
     example: Any
 
 
-def _declared(struct: type[msgspec.Struct]) -> list[Field]:
+def _declared_fields(struct: type[msgspec.Struct]) -> list[Field]:
     declared = []
     for name, kind in types_of_fields(struct).items():
         (meaning,) = (one.description for one in all_meta(kind) if one.description)
@@ -495,7 +497,7 @@ def _declared(struct: type[msgspec.Struct]) -> list[Field]:
     return declared
 
 
-GROUPED: dict[str, list[Field]] = {title: _declared(struct) for title, struct in GROUPS.items()}
+GROUPED: dict[str, list[Field]] = {title: _declared_fields(struct) for title, struct in GROUPS.items()}
 FIELDS: dict[str, Field] = {field.name: field for group in GROUPED.values() for field in group}
 JobSpec = struct_of("JobSpec", {name: field.kind for name, field in FIELDS.items()})
 """All that users write; a document that is none has a field that is wrong."""

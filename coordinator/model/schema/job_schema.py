@@ -23,7 +23,7 @@ COUNT = "num_gpus"
 def schema_of(kind: Any) -> Schema:
     """Return the JSON Schema of a type; null, which means that a field is left out, is no part of it."""
     told = msgspec.json.schema(kind)
-    plain: Schema = _plain(told, told.get("$defs", {}))
+    plain: Schema = _without_wrappers(told, told.get("$defs", {}))
     return plain
 
 
@@ -75,17 +75,17 @@ def _plural(items: Schema) -> str:
     return " or ".join(f"{word}s" for word in words.split(" or "))
 
 
-def _plain(schema: Any, structs: Schema) -> Any:
+def _without_wrappers(schema: Any, structs: Schema) -> Any:
     """Return msgspec's schema with structs where they are named, and without what only says that a number is finite."""
     if isinstance(schema, list):
-        return [_plain(one, structs) for one in schema]
+        return [_without_wrappers(one, structs) for one in schema]
     if not isinstance(schema, dict):
         return schema
     if named := schema.get("$ref"):
-        return _plain(structs[named.rpartition("/")[2]], structs)
+        return _without_wrappers(structs[named.rpartition("/")[2]], structs)
     finite = [key for key in BOUNDS if abs(schema.get(key, 0)) >= LARGEST - 1]
     left_out = {"$defs", "title", "description", *finite} if "type" in schema else {"description"}
-    found = {key: _plain(value, structs) for key, value in schema.items() if key not in left_out}
+    found = {key: _without_wrappers(value, structs) for key, value in schema.items() if key not in left_out}
     if "anyOf" in found:
         choices = [one for one in found["anyOf"] if one != {"type": "null"}]
         return choices[0] if len(choices) == 1 else {"anyOf": choices}
@@ -93,10 +93,10 @@ def _plain(schema: Any, structs: Schema) -> Any:
         return found | {"pattern": found["pattern"].removesuffix(BEFORE_END)}
     if "enum" in found:
         return {"type": "integer" if isinstance(found["enum"][0], int) else "string", **found}
-    return {**found, "required": found["required"]} if found.get("required") else _without(found, "required")
+    return {**found, "required": found["required"]} if found.get("required") else _without_key(found, "required")
 
 
-def _without(schema: Schema, key: str) -> Schema:
+def _without_key(schema: Schema, key: str) -> Schema:
     return {name: value for name, value in schema.items() if name != key}
 
 
@@ -104,12 +104,12 @@ def _described(field: Field, schema: Schema) -> Schema:
     return {**schema, "description": f"{field.meaning} Default: {field.default}."}
 
 
-def _schema(field: Field) -> Schema:
+def _schema_of_field(field: Field) -> Schema:
     return {} if field.name == COUNT else schema_of(field.kind)
 
 
 def _with_null(field: Field) -> Schema:
-    schema = _schema(field)
+    schema = _schema_of_field(field)
     if not schema or not is_nullable(field.kind):
         return schema
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
@@ -117,7 +117,7 @@ def _with_null(field: Field) -> Schema:
 
 def _openapi(field: Field) -> Schema:
     """OpenAPI 3.0 has `nullable` beside a type, and no type null."""
-    schema: Schema = _older_bounds(_schema(field))
+    schema: Schema = _older_bounds(_schema_of_field(field))
     if not schema or not is_nullable(field.kind):
         return schema
     if "anyOf" not in schema:

@@ -120,7 +120,8 @@ def _smaller_requests(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     for cores in sorted({room // first.replicas for room in left if room >= first.replicas}, reverse=True):
         if 0 < cores < first.cores:
             task = replace(first, cores=cores)
-            asked, fits = first.cores * first.replicas, cores * first.replicas
+            asked = first.cores * first.replicas
+            fits = cores * first.replicas
             binds = f"its request of {asked:g} cores"
             yield Change(binds, f"with {fits:g} of its {asked:g} cores", replace(job, tasks=(task, *job.tasks[1:])))
 

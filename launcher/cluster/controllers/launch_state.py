@@ -37,7 +37,10 @@ class LaunchStates:
         patience_s: float,
         busy: Callable[[str], bool],
     ) -> None:
-        self._store, self._cluster, self._clock, self._namespace = store, cluster, clock, settings.namespace
+        self._store = store
+        self._cluster = cluster
+        self._clock = clock
+        self._namespace = settings.namespace
         self._api_kind = "Job" if settings.volcano else "BatchJob"  # that records are launched as
         self._patience_s, self._busy = patience_s, busy
         self._asked: dict[str, float] = {}  # when the removal of each launch was first seen

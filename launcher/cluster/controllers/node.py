@@ -43,7 +43,9 @@ class NodeController:
     def __init__(self, store: Store, cluster: KubernetesApi, clock: Clock, namespaces: tuple[str, ...] = ()) -> None:
         """`namespaces`: those whose pods are watched; none: all."""
         self._store, self._clock = store, clock
-        self._informer = Informer(cluster, "Node", None, None, lambda: None, _shortened)  # no hurry: seen in a turn
+        self._informer = Informer(
+            cluster, "Node", None, None, lambda: None, _without_unread_fields
+        )  # no hurry: seen in a turn
         self._changes = self._informer.changes()
         self.foreign = ForeignUsage(cluster, namespaces)
         self._name_by_uid: dict[str, str] = {}
@@ -110,7 +112,7 @@ def _changes(doc: NodeRow, observed: ObservedNode, foreign: PodRequests | None) 
     return {field: value for field, value in wanted.items() if now[field] != value}
 
 
-def _shortened(node: Doc) -> Doc:
+def _without_unread_fields(node: Doc) -> Doc:
     """Return what is read of a node here: its images and addresses are most of it."""
     meta = node["metadata"]
     status = node.get("status") or {}

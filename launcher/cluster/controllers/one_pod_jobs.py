@@ -31,13 +31,13 @@ def read_batch_job(job: Mapping[str, Any]) -> Doc:
     spec = job.get("spec") or {}
     template = spec.get("template") or {}
     notes = (template.get("metadata") or {}).get("annotations") or {}
-    ends = {one.get("type"): one for one in (job.get("status") or {}).get("conditions") or [] if _holds(one)}
+    ends = {one.get("type"): one for one in (job.get("status") or {}).get("conditions") or [] if _condition_holds(one)}
     over = next((CONDITIONS[name] for name in CONDITIONS if name in ends), "")
     said = next((str(ends[name].get("message") or "") for name in CONDITIONS if name in ends), "")
     own = job["metadata"].get("annotations") or {}
     halted = bool(spec.get("suspend")) and SUSPENDED not in own
     phase = over or (HALTED if halted else RUNNING)
-    made = _read("batch/v1", "Job", job["metadata"], template, phase, said)
+    made = _as_volcano_job("batch/v1", "Job", job["metadata"], template, phase, said)
     made["metadata"]["annotations"] = {**own, **{name: notes[name] for name in (COUNTS, FIELDS) if name in notes}}
     made["has_annotations"] = bool(own)
     made["spec"]["suspend"] = bool(spec.get("suspend"))
@@ -51,7 +51,7 @@ def read_pod(pod: Pod) -> Doc | None:
     spec = _uninjected(pod.spec)
     template = {"metadata": {"labels": pod.meta.get("labels"), "annotations": pod.meta.get("annotations")}}
     phase = PHASES.get(pod.phase, RUNNING)
-    return _read("v1", "Pod", pod.meta, {**template, "spec": spec}, phase, str(pod.trouble or ""))
+    return _as_volcano_job("v1", "Pod", pod.meta, {**template, "spec": spec}, phase, str(pod.trouble or ""))
 
 
 def is_bare(pod: Pod) -> bool:
@@ -123,7 +123,7 @@ def failure_target(state: str, message: str, now: str) -> Doc:
     return {"status": {"conditions": [condition]}}
 
 
-def _read(
+def _as_volcano_job(
     version: str, kind: str, meta: Mapping[str, Any], template: Mapping[str, Any], phase: str, message: str
 ) -> Doc:
     about = template.get("metadata") or {}
@@ -145,10 +145,10 @@ def _read(
 
 def _uninjected(spec: Mapping[str, Any]) -> Doc:
     """Return the spec of an injected pod with its user's own command."""
-    return {**spec, "containers": [_unwrapped(one) for one in spec.get("containers") or []]}
+    return {**spec, "containers": [_with_own_command(one) for one in spec.get("containers") or []]}
 
 
-def _unwrapped(container: Mapping[str, Any]) -> Doc:
+def _with_own_command(container: Mapping[str, Any]) -> Doc:
     command = list(container.get("command") or [])
     for prefix in (SHIM, SHIM_IN_IMAGE):
         if command[: len(prefix)] == prefix:
@@ -160,5 +160,5 @@ def _place_of(name: str) -> str:
     return f"/metadata/annotations/{pointer_part(name)}"
 
 
-def _holds(condition: Mapping[str, Any]) -> bool:
+def _condition_holds(condition: Mapping[str, Any]) -> bool:
     return bool(condition.get("status") == "True")

@@ -179,7 +179,7 @@ class VolcanoJobController:
                 self._events.write(job, "JobRefused", "This job is not let in: " + "; ".join(found) + ".", warning=True)
             elif not doc.get("uid"):
                 self._place(doc, uid, observed)
-        elif doc is None and key not in self._inserted and is_recorded(job) and _trains(uid, observed):
+        elif doc is None and key not in self._inserted and is_recorded(job) and _has_training(uid, observed):
             self._events.write(job, "RecordLost", RECORD_LOST, warning=True)
         elif doc is None and key not in self._inserted:
             if volcano_job_document.pod_count(job) and not any(pod.owner == uid for pod in observed.pods.values()):
@@ -440,7 +440,7 @@ RECORD_LOST = (
 )
 
 
-def _trains(uid: str, observed: ObservedCluster) -> bool:
+def _has_training(uid: str, observed: ObservedCluster) -> bool:
     return any(pod.owner == uid and pod.trains for pod in observed.pods.values())
 
 

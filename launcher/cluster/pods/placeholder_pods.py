@@ -69,7 +69,7 @@ def pod_of(row: PlaceholderRow, settings: PodSettings, master_key: bytes) -> Doc
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [{"key": GPU, "operator": "Exists"}],
-            "affinity": _affinity(row.get("node"), group, int(row.get("size") or 1)),
+            "affinity": _node_affinity(row.get("node"), group, int(row.get("size") or 1)),
             "containers": [container],
         },
     }
@@ -135,7 +135,7 @@ def seen(pod: Pod) -> PlaceholderChanges:
     return {"pod": found, "unplaced": pod.unplaced, "failure": None}
 
 
-def _affinity(node: str | None, group: str, size: int) -> Doc:
+def _node_affinity(node: str | None, group: str, size: int) -> Doc:
     """Bind to the node that has the GPUs free, else keep those that belong together on one node."""
     if node is not None:
         term: Doc = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}

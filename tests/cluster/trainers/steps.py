@@ -27,7 +27,8 @@ def train(total: int) -> int:
     step = saved.step if saved else 0
     tell(f"begins after step {step} as generation {here.generation} on {len(here.gpus)} GPUs")
     usual_s = ON_ONE_GPU_S / len(here.gpus) if here.gpus else STEP_S
-    locks, pace = GpuLocks(here), Pace(here.step_seconds or float(os.environ.get("STEP_S", usual_s)))
+    locks = GpuLocks(here)
+    pace = Pace(here.step_seconds or float(os.environ.get("STEP_S", usual_s)))
     while step < total and not flag.stopping:
         step += 1
         pace.wait()

@@ -29,7 +29,8 @@ NOW = 50.0
 
 @given(snapshots(), choices)
 def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
-    times, expected = CostTable(snapshot, NOW, chosen).times, RemainingTimes.estimate(snapshot)
+    times = CostTable(snapshot, NOW, chosen).times
+    expected = RemainingTimes.estimate(snapshot)
     assert times.seconds == expected.seconds
     assert (times.max, times.runner_up, times.sum) == (expected.max, expected.runner_up, expected.sum)
     kinds = {n.name: n.gpu_type for n in snapshot.nodes}

@@ -97,7 +97,9 @@ def test_whatever_the_cluster_its_decisions_can_be_carried_out_and_leave_alone_w
     # Each other plan is taken, however bad.
     monkeypatch.setattr(planner, "BETTER_BY", -1000.0)
     monkeypatch.setattr(planner, "_is_worse", lambda *_: False)
-    rng, rng_of_weights, seen = random.Random(7), random.Random(12), Counter()
+    rng = random.Random(7)
+    rng_of_weights = random.Random(12)
+    seen = Counter()
     for number in range(drawn(600, 6000)):
         monkeypatch.setattr(fluid, "MOST_ENDS", (1, 3, 200)[number % 3])
         world = draw_world(rng)

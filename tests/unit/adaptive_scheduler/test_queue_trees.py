@@ -108,7 +108,8 @@ def test_in_any_tree_every_limit_holds_and_entitlements_keep_it():
         rng = random.Random(seed)
         snapshot = as_tree(rng, draw(rng))
         decisions = decide(snapshot, NOW, replace(DEFAULTS, planner=("paper", "rollout")[seed % 2]))
-        before, after = held_below(snapshot), held_below(snapshot, decisions)
+        before = held_below(snapshot)
+        after = held_below(snapshot, decisions)
         who = entitle(snapshot, read_owners(snapshot, NOW))
         entitled = Counter()
         for name, one in who.of_queue.items():

@@ -291,7 +291,7 @@ def claimed(snapshot, user, node):
 
 
 def test_no_reserved_gpu_is_given_to_another(worlds):
-    """Whoever starts, grows or moves leaves enough for those who have reserved and do not use it all."""
+    """Check that whoever starts, grows or moves leaves enough for those who have reserved and do not use it all."""
     kinds = Counter()
     for snapshot, decisions in worlds:
         state = snapshot

@@ -172,7 +172,8 @@ def test_on_any_world_a_queue_keeps_its_guarantee_and_no_job_is_stopped_that_mus
         lost = Counter()
         gone = Counter()
         for victim, keeps, job in taken(snapshot, decisions):
-            owner, claimant = owner_of(snapshot, victim), owner_of(snapshot, job)
+            owner = owner_of(snapshot, victim)
+            claimant = owner_of(snapshot, job)
             assert not victim.rigid, seed
             if owner == claimant:
                 continue

@@ -208,7 +208,8 @@ def test_a_suspended_job_saves_lets_others_have_its_gpus_and_goes_on_where_it_wa
     world.submit("two", [4], Behaviour(iterations=10))
     decision_id = world.api.operator.suspend("one")["decision_id"]
     world.run(lambda w: w.states() == {"one": s.SUBMITTED, "two": s.COMPLETED}, 200)
-    record, view = world.job("one"), world.api.jobs.job("one")
+    record = world.job("one")
+    view = world.api.jobs.job("one")
     assert (record.preempts, view["suspended"]) == (0, True) and record.doc["checkpoint"]
     assert view["message"] == "one is suspended by an operator; `reshape resume one` lets it start."
     assert world.api.history.decision(decision_id)["kind"] == "requeue", "what became of the wish is told under its id"
@@ -232,7 +233,8 @@ def test_a_job_that_does_not_start_again_after_a_reshape_is_held_and_its_newcome
     behaviour = world.machines.of("one")
     behaviour.exits, behaviour.output_tail = [1] * 4, tail
     world.run(lambda w: bool(w.job("one").held) and w.job("one").doc.get("down") == 1, 200)
-    view, done = world.api.jobs.job("one"), world.job("one").iterations_done
+    view = world.api.jobs.job("one")
+    done = world.job("one").iterations_done
     assert (view["state"], view["suspended"], view["num_gpus"]) == ("submitted", True, 0) and done > 0
     assert view["held"] == "the training process ended with exit code 1: FileExistsError: [Errno 17] File exists: 'out'"
     assert view["message"] == (

@@ -37,7 +37,8 @@ def answer(store: Store, verb: str, *given: Any) -> Any:
 @given(st.lists(ASKED, max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_answer_alike(tmp_path: Path, questions: list[tuple[Any, ...]]) -> None:
-    memory, sqlite = MemoryStore().healthy(), SqliteStore(":memory:")
+    memory = MemoryStore().healthy()
+    sqlite = SqliteStore(":memory:")
     for question in questions:
         assert answer(memory, *question) == answer(sqlite, *question), question
     assert memory.list("jobs") == sqlite.list("jobs")

@@ -30,7 +30,8 @@ def queued() -> World:
 
 def test_a_waiting_job_has_an_interval_for_its_start_and_its_end_and_both_then_hold() -> None:
     world = queued()
-    two, one = asked(world, "two"), world.api.jobs.job("one")
+    two = asked(world, "two")
+    one = world.api.jobs.job("one")
     assert one["starts_between"] is None
     world.run(World.at_rest)
     for name, view in (("one", one), ("two", two)):
@@ -120,7 +121,8 @@ def test_what_a_simulation_does_not_reach_has_an_interval_of_the_plain_estimate(
     world = queued()
     simulated = asked(world, "one")["ends_between"]
     monkeypatch.setattr(forecaster, bound, value)
-    one, two = asked(world, "one"), world.api.jobs.job("two")
+    one = asked(world, "one")
+    two = world.api.jobs.job("two")
     assert one["ends_between"] != simulated and (two["starts_between"], two["ends_between"]) != (None, None)
     world.run(World.at_rest)
     assert one["ends_between"][0] <= world.job("one").finish_ts <= one["ends_between"][1]

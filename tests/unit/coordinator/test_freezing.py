@@ -48,7 +48,8 @@ def test_a_suspended_training_lets_others_have_its_gpu_and_goes_on_where_it_was(
     )
     frozen(world)
     world.tick()
-    done, view = launch(world).steps, world.api.jobs.job("one")
+    done = launch(world).steps
+    view = world.api.jobs.job("one")
     assert (launch(world).status.trainer, launch(world).number, done > 10) == ("frozen", 1, True)
     assert (view["suspended"], view["num_gpus"], view["gpu_ids"]) == (True, 0, None)
     assert view["message"] == "one is suspended and frozen in memory; `reshape resume one` lets it go on."

@@ -140,7 +140,7 @@ class SmallCluster:
         raise AssertionError(f"not reached: {self.world.story()}\n{self.pods}")
 
     def wrong(self) -> list[str]:
-        """Which trainings are on a GPU that no placeholder of theirs holds."""
+        """Return which trainings are on a GPU that no placeholder of theirs holds."""
         found = []
         for gpu, launch in self.world.machines.owners.items():
             holder = next((pod for pod in self.pods.values() if pod.gpu == gpu), None)

@@ -29,9 +29,13 @@ ADMIN = UnixUser("ada", True, True, 1003)
 SUCCESSOR = UnixUser("abe", False, True, 1001)  # to whom Ann's uid was given
 HIDDEN = UnixUser("ben", False, False, 1002)
 JOB: dict[str, Any] = {
-    "command": ["python", "secret-plan.py"], "optional_num_gpus": [1, 2], "job_type": JOB_TYPE, "elastic": True,
-    "code": "/home/ann/secret-plan", "iterations": 4_000,
-}  # fmt: skip
+    "command": ["python", "secret-plan.py"],
+    "optional_num_gpus": [1, 2],
+    "job_type": JOB_TYPE,
+    "elastic": True,
+    "code": "/home/ann/secret-plan",
+    "iterations": 4_000,
+}
 NOT_HERS = 403
 OF_OWNER = "only for those with a right to the job"
 OF_ADMIN = "only for administrators"
@@ -269,7 +273,8 @@ def test_of_others_jobs_the_name_the_state_and_counts_are_seen(world: World) -> 
 
 
 def test_events_and_decisions_of_others_say_no_more_than_that_they_were(world: World) -> None:
-    ann, ben = world.api.of_caller(ANN), world.api.of_caller(BEN)
+    ann = world.api.of_caller(ANN)
+    ben = world.api.of_caller(BEN)
     for api, told in ((ann, True), (ben, False)):
         said = json.dumps(
             [

@@ -193,7 +193,7 @@ def test_a_suspension_that_the_sidecar_does_not_answer_is_shown_until_it_does() 
 
 @pytest.mark.parametrize(("closed", "shown"), [(None, "not accepted"), (False, "completed"), (True, "completed")])
 def test_only_a_document_that_was_refused_is_called_not_accepted(closed: bool | None, shown: str) -> None:
-    """What a hand has written into the row of a job is wrong with it, too, and that job had been let in."""
+    """Judge by how the document was taken: a field that a hand has broken later is another matter."""
     view = {"state": "completed", "closed": closed, "problems": ["wanted must be a number; it is passed over"]}
     assert words.acceptance(view) == shown
     assert str(words.remark(view)).startswith("not accepted: ") == (closed is None)

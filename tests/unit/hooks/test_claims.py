@@ -541,7 +541,7 @@ def known(number: int, state: str = claims.RUNS, **other: Any) -> dict[str, Any]
 
 
 def on_port(port: str) -> dict[str, Any]:
-    """What tells a process whose launcher has drawn this port."""
+    """Return what tells a process whose launcher has drawn this port."""
     words = ["train.py", "--master-port", port, f"--port={port}", f"tcp://127.0.0.1:{port}", f"localhost:{port}"]
     return {"process": words}
 

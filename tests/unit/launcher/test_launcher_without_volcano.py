@@ -37,8 +37,17 @@ class Ground(test_launch_service.Ground):
     def start_as(self, settings: Any = WITHOUT) -> LaunchService:
         elector = Elector(self.store, self.time, 15.0, Holder("one", 1, "1"), "launcher")
         service = LaunchService(
-            self.store, self.kube, self.time, elector, settings, b"master", (), Path("plays"), self.folder, 5.0,  # type: ignore[arg-type]
-        )  # fmt: skip
+            self.store,
+            self.kube,
+            self.time,
+            elector,
+            settings,
+            b"master",
+            (),
+            Path("plays"),
+            self.folder,
+            5.0,  # type: ignore[arg-type]
+        )
         self.made.append(service)
         service.start()
         return service

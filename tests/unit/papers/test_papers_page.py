@@ -38,9 +38,16 @@ def test_of_a_ratio_the_gain_is_compared(paper, ours, words):
 
 @pytest.mark.parametrize(
     ("paper", "ours", "words"),
-    [(100, 104, "the same"), (100, 112, "near"), (0.293, 0.048, "a quarter of it"), (46, 92, "twice it"),
-     (46, 50 * 46, "50 times it"), (0, 0, "the same"), (0, 0.8, "0.8 instead of none")],
-)  # fmt: skip
+    [
+        (100, 104, "the same"),
+        (100, 112, "near"),
+        (0.293, 0.048, "a quarter of it"),
+        (46, 92, "twice it"),
+        (46, 50 * 46, "50 times it"),
+        (0, 0, "the same"),
+        (0, 0.8, "0.8 instead of none"),
+    ],
+)
 def test_of_an_amount_the_nearest_multiple_is_named(paper, ours, words):
     assert verdicts.of_amount(paper, ours) == words
 
@@ -78,8 +85,16 @@ def test_the_planner_stands_beside_the_papers_policies_and_no_paper_is_said_to_h
     kept = {"elastic-w1": {"seeds": 3, "figures": [ours]}}
     cells = page.row("elastic-w1", figure, kept, kept)
     assert cells == (
-        "`planner`", "`makespan_ratio to default`", "-", "0.53 ± 0.02", "-", "-", "0.53 ± 0.02", "-", "-",
-    )  # fmt: skip
+        "`planner`",
+        "`makespan_ratio to default`",
+        "-",
+        "0.53 ± 0.02",
+        "-",
+        "-",
+        "0.53 ± 0.02",
+        "-",
+        "-",
+    )
     assert results.policies_of("elastic-w1") == ["default", "termination", "sidecar-printed", "sidecar", "planner"]
     assert results.policies_of("flowcon-fixed") == ["na", "flowcon"]
 
@@ -142,8 +157,10 @@ def test_response_times_have_a_verdict_in_each_column():
 
     row = claims.binpack(of(567.0, 570.0), of(400.0, 300.0))
     assert (row.verdict, row.live, row.live_verdict) == (
-        "no difference", "binpack 400, gang 300, task-topology 300", "shown",
-    )  # fmt: skip
+        "no difference",
+        "binpack 400, gang 300, task-topology 300",
+        "shown",
+    )
     assert claims.binpack(of(567.0, 570.0), {}).live_verdict == "-"
 
 
@@ -160,9 +177,17 @@ def _seconds(workload):
 
 @pytest.mark.parametrize(
     ("name", "counts"),
-    [("w1-8-as-2", {8}), ("w1-8-as-4", {8}), ("w1-by-batch", {2, 4, 8}), ("w1-measured", {2, 4, 8}),
-     ("w1-table-iv", {1, 2, 4, 8}), ("w1-smallest-first", set()), ("w1-blind", set()), ("w2-measured-blind", set())],
-)  # fmt: skip
+    [
+        ("w1-8-as-2", {8}),
+        ("w1-8-as-4", {8}),
+        ("w1-by-batch", {2, 4, 8}),
+        ("w1-measured", {2, 4, 8}),
+        ("w1-table-iv", {1, 2, 4, 8}),
+        ("w1-smallest-first", set()),
+        ("w1-blind", set()),
+        ("w2-measured-blind", set()),
+    ],
+)
 def test_a_cause_changes_speeds_only_where_it_says_so(name, counts):
     cause = next(cause for cause in causes.CAUSES if cause.name == name)
     before, after = build(cause.experiment, 1), cause.draw(1)

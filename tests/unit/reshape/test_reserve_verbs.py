@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reshape.cli.main import cli
-from reshape.cli.reserve_verbs import _names, moment
+from reshape.cli.reserve_verbs import _node_names, moment
 from tests.fakes.coordinator_api import TOKEN, Live, serve
 from tests.fakes.world import NODE, World
 
@@ -141,4 +141,4 @@ def test_gpus_are_reserved_on_several_nodes(live: Live) -> None:
     assert odd.exit_code == 2 and "3 GPUs are not as many on each of 2 nodes." in odd.output.replace("\n", " ")
     refused = call(live, "reserve", "2", "--nodes", "2", "--until", "2h")
     assert "2 GPUs cannot be had: there are no 2 nodes of one GPU type that have 1 GPU each." in str(refused.exception)
-    assert _names({"nodes": ["n1", "n2", "n3"]}) == "n1, n2 and n3"
+    assert _node_names({"nodes": ["n1", "n2", "n3"]}) == "n1, n2 and n3"

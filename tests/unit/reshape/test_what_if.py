@@ -119,7 +119,8 @@ def test_it_foretells_a_queue() -> None:
 
 def test_nothing_is_touched_by_asking() -> None:
     world = training()
-    before, view = world.store.writes, world.api.jobs.job("one")
+    before = world.store.writes
+    view = world.api.jobs.job("one")
     forecast(seen(world).with_jobs([TWO]).drained("n1"))
     assert world.store.writes == before
     assert world.api.jobs.job("one") == view
@@ -355,7 +356,8 @@ def two_teams(**of_users: Any) -> LiveState:
 def test_a_queue_of_more_weight_would_be_done_sooner() -> None:
     found = compare(two_teams(), weights=[("vision", 3.0)])
     assert found.then is not None
-    before, after = ends(found.now), ends(found.then)
+    before = ends(found.now)
+    after = ends(found.then)
     assert (after["v"] or math.inf) < (before["v"] or 0.0)
     assert (after["n"] or 0.0) > (before["n"] or math.inf)
 

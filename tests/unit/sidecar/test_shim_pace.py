@@ -141,9 +141,17 @@ def test_processes_are_looked_for_once_a_second_while_a_stop_waits_for_what_they
         return {os.getpid(): "python"}
 
     one = object.__new__(Shim)
-    one.status, one.ending, one.spares = {"fenced": False, "stop_asked": True}, False, True
-    one.held, one.asked, one.writes = {}, set(), shim.WRITES.DiskWrites()
-    one.sidecar, one.source, one.copy, one.warm, one.freezer = None, None, None, None, None
+    one.status = {"fenced": False, "stop_asked": True}
+    one.ending = False
+    one.spares = True
+    one.held = {}
+    one.asked = set()
+    one.writes = shim.WRITES.DiskWrites()
+    one.sidecar = None
+    one.source = None
+    one.copy = None
+    one.warm = None
+    one.freezer = None
     monkeypatch.setattr(shim, "family", find)
     for tick in range(31):
         one._still_writes(NOW + tick * TICK_S)
